@@ -1,0 +1,70 @@
+"""Disposable, rewindable workspaces for coding agents.
+
+    import ws
+    with ws.create("./project") as box:
+        box.exec(["make", "test"])
+
+Names are loaded when they are first used: `ws exec` starts through this package and has no time for the rest.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as typing has it, without the 5 ms that importing typing takes
+if TYPE_CHECKING:
+    import os
+    from typing import Any
+
+    from ws.directories import RewindableDirectory
+    from ws.errors import WorkspaceError
+    from ws.history import Snapshot
+    from ws.manager import Manager
+    from ws.remote.results import ExecResult
+    from ws.workspace import Workspace, WorkspaceInfo
+
+__all__ = [
+    "ExecResult",
+    "Manager",
+    "RewindableDirectory",
+    "Snapshot",
+    "Workspace",
+    "WorkspaceError",
+    "WorkspaceInfo",
+    "create",
+    "open",
+]
+
+_HOMES = {
+    "ExecResult": "ws.remote.results",
+    "Manager": "ws.manager",
+    "RewindableDirectory": "ws.directories",
+    "Snapshot": "ws.history",
+    "Workspace": "ws.workspace",
+    "WorkspaceError": "ws.errors",
+    "WorkspaceInfo": "ws.workspace",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ws' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def create(source: str | os.PathLike[str] | None = None, **options: Any) -> Workspace:
+    """A new workspace that is removed at the end of a `with` block; options as in `ws.spec.WorkspaceSpec`."""
+    from ws.manager import Manager
+
+    return Manager().create(source, remove_on_exit=True, **options)
+
+
+def open(name: str) -> Workspace:  # noqa: A001  the word of the interface
+    """The workspace of that name; the end of a `with` block leaves it alone."""
+    from ws.manager import Manager
+
+    return Manager().open(name)

@@ -1,0 +1,262 @@
+"""snapshot, log, restore, undo, fork: the line of snapshots of a workspace."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ws.cli import session
+from ws.cli.group import Verb, complete_snapshots, json_option, name_argument
+from ws.cli.render import ProgressBar, print_json, print_table
+from ws.cli.text import age, escape, say, size
+
+if TYPE_CHECKING:
+    from ws.history import Snapshot
+    from ws.restores import Restored
+
+_NO_SNAPSHOT = {"3": "no such workspace or snapshot"}
+
+
+def snapshot_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot for machines."""
+    return {
+        "id": snapshot.id,
+        "number": snapshot.number,
+        "kind": snapshot.kind,
+        "tag": snapshot.tag,
+        "message": snapshot.message,
+        "created_at": snapshot.created_at.isoformat(),
+        "commit": snapshot.commit,
+        "tree": snapshot.tree,
+        "paths_changed": snapshot.paths_changed,
+        "size_bytes": snapshot.size_bytes,
+        "skipped": list(snapshot.skipped),
+        "parent": snapshot.parent,
+        "restored": snapshot.restored,
+    }
+
+
+@click.command(
+    "snapshot",
+    cls=Verb,
+    statuses=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 130),
+    own_statuses={
+        "3": "no such workspace",
+        "4": "the tag is taken",
+        "8": "no snapshot was taken: something could not be read",
+    },
+    examples=[
+        ("ws snapshot demo -m 'tests pass' --tag green", "keep everything as it is now; prints the id"),
+        ("good=$(ws snapshot demo)", "the id is all that stdout gets"),
+        ("ws snapshot demo --max-file 100m --max-total 2g", "fail, and name the file, rather than keep more"),
+    ],
+)
+@name_argument
+@click.option("-m", "--message", default="", metavar="TEXT", help="What it is.")
+@click.option("--tag", metavar="T", help="A name for it, to restore it by; each tag once in a workspace.")
+@click.option("--max-file", metavar="SIZE", help="Fail if a changed file is larger. Default: no limit.")
+@click.option("--max-total", metavar="SIZE", help="Fail if more was changed in all. Default: no limit.")
+@json_option
+def snapshot_verb(
+    name: str, *, message: str, tag: str | None, max_file: str | None, max_total: str | None, as_json: bool
+) -> None:
+    """Keep a workspace as it is now.
+
+    Everything is kept: ignored files, nested repositories, .git, modes, owners and times. No process is ended. The cost
+    is that of what changed since the last snapshot. Sockets and devices are named and left out. Prints the id.
+    """
+    from ws.spec import parse_size
+
+    limits = {
+        key: parse_size(value) for key, value in (("max_file", max_file), ("max_total", max_total)) if value is not None
+    }
+    with ProgressBar("snapshot"):
+        taken = session.open_named(name).snapshot(message, tag=tag, **limits)
+    for line in taken.skipped:
+        say(f"note: left out {escape(line)}")
+    if as_json:
+        print_json(snapshot_facts(taken))
+    else:
+        print(taken.id)
+
+
+@click.command(
+    "log",
+    cls=Verb,
+    statuses=(0, 1, 2, 3, 7),
+    own_statuses={"3": "no such workspace"},
+    examples=[
+        ("ws log demo", "every snapshot, newest first; what was restored and forked, and where it stands"),
+        ("ws log demo --json | jq -r '.[0].id'", "the id of the newest"),
+    ],
+)
+@name_argument
+@json_option
+def log_verb(name: str, *, as_json: bool) -> None:
+    """List the snapshots of a workspace, newest first.
+
+    FILES and SIZE are what changed since the snapshot before. The notes say where the workspace stands (here), which
+    snapshot was restored right after one, which one it grew from when that is not the one before it, and which
+    workspaces were forked from it.
+    """
+    # What restores kept is brought into git first (docs/decisions/0006), which may take a while.
+    with session.manager() as manager, session.named(manager.home, name), ProgressBar("reading"):
+        workspace = manager.open(name)
+        found, head = workspace.snapshots(), workspace.record().history.head
+        forks: dict[int, list[str]] = {}
+        for info in manager.list():
+            parent, _, number = (info.forked_from or "").partition("/")
+            if parent == workspace.id:
+                forks.setdefault(int(number), []).append(info.name)
+    if as_json:
+        print_json(
+            [
+                {**snapshot_facts(one), "head": one.number == head, "forks": forks.get(one.number, [])}
+                for one in reversed(found)
+            ]
+        )
+        return
+    if not found:
+        say(f"{escape(name)} has no snapshots yet")
+        return
+    now = time.time()
+    print_table(
+        ["AGE", "ID", "TAG", "FILES", "SIZE", "NOTES", "MESSAGE"],
+        [
+            [
+                age(now - one.created_at.timestamp()),
+                one.id,
+                one.tag or "-",
+                str(one.paths_changed),
+                size(one.size_bytes),
+                ", ".join(_notes(one, found, head, forks.get(one.number, []))) or "-",
+                one.message.partition("\n")[0] or "-",
+            ]
+            for one in reversed(found)
+        ],
+        colour=lambda column, _cell: "yellow" if column == 1 else None,
+    )
+
+
+def _notes(one: Snapshot, found: list[Snapshot], head: int, forks: list[str]) -> list[str]:
+    def named(number: int) -> str:
+        return found[number].tag or found[number].id if number < len(found) else str(number)
+
+    notes = ["here"] if one.number == head else []
+    if one.parent is not None and one.parent != one.number - 1:
+        notes.append(f"grew from {named(one.parent)}")
+    if one.restored is not None:
+        notes.append(f"then {named(one.restored)} was restored")
+    return [*notes, *(f"forked as {fork}" for fork in forks)]
+
+
+@click.command(
+    "restore",
+    cls=Verb,
+    statuses=(0, 1, 2, 3, 5, 6, 7, 8, 130),
+    own_statuses={**_NO_SNAPSHOT, "8": "nothing was restored; the workspace is as it was"},
+    examples=[
+        ("ws restore demo", "the newest snapshot, every path of it"),
+        ("ws restore demo green", "by its tag; an id or the beginning of one, `base` and ~1 do as well"),
+        ("ws restore demo ~1 --dry-run", "say what would be done"),
+    ],
+)
+@name_argument
+@click.argument("snapshot", required=False, metavar="[SNAPSHOT]", shell_complete=complete_snapshots)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@json_option
+def restore_verb(name: str, snapshot: str | None, *, dry_run: bool, as_json: bool) -> None:
+    """Bring a workspace back to a snapshot, all of it or nothing.
+
+    Every path is as it was, also what git ignores, also .git. The workspace's processes are ended. What is there now
+    is kept in a safety snapshot first, so `ws undo` takes the restore back. SNAPSHOT is an id or a unique beginning of
+    one, a tag, `base`, or ~N for the N-th before the newest; by default the newest that was taken on purpose.
+    """
+    workspace = session.open_named(name)
+    if dry_run:
+        plan = workspace.plan_restore(snapshot)
+        if as_json:
+            facts = {"name": plan.target.name, "number": plan.target.number, "commit": plan.target.commit}
+            print_json({"target": facts, "plan": plan.describe(), "dry_run": True})
+        else:
+            for line in plan.describe():
+                print(escape(line))
+            say("nothing was restored: --dry-run")
+        return
+    with ProgressBar("restoring"):
+        done = workspace.restore(snapshot)
+    _tell(name, done, as_json=as_json)
+
+
+@click.command(
+    "undo",
+    cls=Verb,
+    statuses=(0, 1, 2, 3, 5, 6, 7, 8, 130),
+    own_statuses={"3": "no such workspace, or nothing to undo", "8": "nothing was restored; it is as it was"},
+    examples=[
+        ("ws undo demo", "take the last restore back; once more, and it is restored again"),
+    ],
+)
+@name_argument
+@json_option
+def undo_verb(name: str, *, as_json: bool) -> None:
+    """Take the last restore of a workspace back.
+
+    It is a restore itself, to the state before the last one, and can be undone in the same way.
+    """
+    workspace = session.open_named(name)
+    with ProgressBar("restoring"):
+        done = workspace.undo()
+    _tell(name, done, as_json=as_json)
+
+
+def _tell(name: str, done: Restored, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "target": {"name": done.target.name, "number": done.target.number, "commit": done.target.commit},
+                "safety": {"number": done.safety} if done.safety else None,
+                "ended_processes": done.ended_processes,
+                "dry_run": False,
+            }
+        )
+        return
+    kept = "what was there is kept" if done.safety else "nothing had changed since the last snapshot"
+    ended = f", {done.ended_processes} processes were ended" if done.ended_processes else ""
+    say(f"restored {escape(done.target.name)}; {kept}{ended}; `ws undo {escape(name)}` takes it back")
+
+
+@click.command(
+    "fork",
+    cls=Verb,
+    statuses=(0, 1, 2, 3, 4, 5, 6, 7, 8, 130),
+    own_statuses={**_NO_SNAPSHOT, "8": "nothing was forked: a snapshot could not be taken or rebuilt"},
+    examples=[
+        ("ws fork demo --name other", "a second workspace that begins as this one is now"),
+        ("ws fork demo --at green", "one that begins as a snapshot was; prints its name"),
+    ],
+)
+@name_argument
+@click.option(
+    "--at",
+    metavar="SNAPSHOT",
+    shell_complete=complete_snapshots,
+    help="Where it begins. Default: a snapshot taken now.",
+)
+@click.option("--name", "new_name", metavar="N", help="Its name. Default: made from the other's.")
+@json_option
+def fork_verb(name: str, *, at: str | None, new_name: str | None, as_json: bool) -> None:
+    """Make a new workspace that begins as another one is, or was.
+
+    It has a container of its own and shares what has not changed, so it costs no more than a create. Prints its name.
+    """
+    import dataclasses
+
+    with ProgressBar("forking"):
+        made = session.open_named(name).fork(at, name=new_name)
+    if as_json:
+        print_json(dataclasses.asdict(made.info()))
+    else:
+        print(made.name)

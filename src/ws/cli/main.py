@@ -1,0 +1,149 @@
+"""The door of the command line, and how every failure ends.
+
+`ws exec` and `ws tool` in their plain form go straight to their work: importing click costs twice what Python itself
+takes to start, and a command in a running workspace must not wait for that. Everything else, and what the plain parsers
+do not understand, goes through click, which then gives the help or the error.
+
+    a WorkspaceError       error: and hint: on stderr, or one line of JSON; its own exit status
+    a mistake in the words 2
+    Ctrl-C, SIGTERM, HUP   128 + the signal, after what was begun has been undone
+    a closed pipe          141, silently, as the shell shows it for any other program
+    anything else          1, one line; WS_DEBUG=1 shows the traceback
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from ws.cli.text import decodable, escape, paint, say
+from ws.errors import ApplyConflict, WorkspaceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import FrameType
+
+INTERRUPTED = 128 + signal.SIGINT
+BROKEN_PIPE = 128 + signal.SIGPIPE
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run one command line and end the process with its status."""
+    _fill_standard_descriptors()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, _terminated)
+    words = list(sys.argv[1:] if argv is None else argv)
+    status = run(words)
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except BrokenPipeError:
+        status = status or BROKEN_PIPE
+    except OSError as error:
+        reason = f"the output could not be written: {error.strerror}"
+        status = report("output_lost", reason, None, status=1, as_json=wants_json(words))
+    # Not sys.exit: tearing the interpreter down takes 5 ms, and would join a thread that still waits for input.
+    os._exit(status)
+
+
+def _fill_standard_descriptors() -> None:
+    """A caller may have closed some of 0, 1 and 2; then a socket of ours would be taken for one of them."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+
+
+def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def run(words: list[str]) -> int:
+    """Run one command line; returns its exit status. Never raises."""
+    as_json = wants_json(words)
+    try:
+        return _dispatch(words)
+    except WorkspaceError as error:
+        details = {"conflicts": error.conflicts} if isinstance(error, ApplyConflict) else {}
+        return report(error.code, error.message, error.hint, status=error.exit_code, as_json=as_json, details=details)
+    except KeyboardInterrupt:
+        return report("interrupted", "interrupted", None, status=INTERRUPTED, as_json=as_json)
+    except BrokenPipeError:
+        # Whoever read us is gone. What is still buffered must not raise again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except Exception as error:  # noqa: BLE001  the last place that can say it in one line
+        if os.environ.get("WS_DEBUG"):
+            import traceback
+
+            traceback.print_exc()
+        if isinstance(error, OSError) and error.errno:  # a full disk, no descriptor left: the machine's trouble
+            reason = f"{error.strerror}: {os.fsdecode(error.filename)}" if error.filename else str(error.strerror)
+            return report("os_error", reason, "WS_DEBUG=1 shows where it happened", status=1, as_json=as_json)
+        hint = "this is a defect of ws; WS_DEBUG=1 shows where it happened"
+        return report("unexpected", f"unexpected {type(error).__name__}: {error}", hint, status=1, as_json=as_json)
+
+
+def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["exec"]:
+        from ws.cli import execution
+
+        request = execution.parse_plain(words[1:])
+        if request is not None:
+            return execution.run(request, words)
+    if words[:1] == ["tool"]:
+        from ws.cli import calling
+
+        call = calling.parse_plain(words[1:])
+        if call is not None:
+            return calling.run(call, words)
+    from ws.cli.group import run_verb
+
+    return run_verb(words)
+
+
+def wants_json(words: list[str]) -> bool:
+    """Whether the caller asked for JSON, also when the rest of the words cannot be understood."""
+    return "--json" in (words[: words.index("--")] if "--" in words else words)
+
+
+def report(
+    code: str,
+    message: str,
+    hint: str | None,
+    *,
+    status: int,
+    as_json: bool,
+    details: Mapping[str, Sequence[Sequence[str]]] | None = None,
+) -> int:
+    """Say on stderr what went wrong and what to do about it; returns the status. `details` are for machines."""
+    try:
+        if as_json:
+            import json
+
+            error = {
+                "code": code,
+                "message": decodable(message),
+                "hint": decodable(hint) if hint else None,
+                **{key: [list(map(decodable, row)) for row in rows] for key, rows in (details or {}).items()},
+            }
+            say(json.dumps({"error": error}))
+        else:
+            say(f"{paint('error:', 'red', sys.stderr)} {_indented(message)}")
+            if hint:
+                say(f"{paint('hint:', 'yellow', sys.stderr)} {_indented(hint)}")
+    except OSError:
+        pass  # stderr is closed: the status says it
+    return status
+
+
+def _indented(text: str) -> str:
+    """Escaped line by line; what follows the first is set in, so that no text can pass for a line of ours."""
+    return "\n  ".join(escape(line) for line in text.split("\n"))

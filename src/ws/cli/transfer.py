@@ -1,0 +1,164 @@
+"""apply, export, import: what leaves a workspace, and what comes from another machine."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ws.cli import session
+from ws.cli.diffs import change_facts
+from ws.cli.group import Verb, json_option, name_argument
+from ws.cli.render import ProgressBar, print_json
+from ws.cli.text import escape, say
+from ws.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from ws.workspace import Workspace
+
+
+@click.command(
+    "apply",
+    cls=Verb,
+    statuses=(0, 1, 2, 3, 5, 6, 7, 8, 130),
+    own_statuses={"3": "no such workspace", "8": "a conflict, or the directory could not be written; it is as it was"},
+    examples=[
+        ("ws apply demo --dry-run", "say what would be changed, and which conflicts there are"),
+        ("ws apply demo", "bring the workspace's changes back to the directory it was made from"),
+        ("ws apply demo --to ../other-checkout", "to another directory"),
+    ],
+)
+@name_argument
+@click.option("--to", metavar="DIR", type=click.Path(), help="Where to. Default: the source it was made from.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be changed.")
+@json_option
+def apply_verb(name: str, *, to: str | None, dry_run: bool, as_json: bool) -> None:
+    """Bring a workspace's changes back to its source directory.
+
+    Three-way, path by path: what only the workspace changed is brought over, what only the source changed stays. A path
+    that both changed differently is a conflict; then all conflicts are listed and nothing is touched. New files belong
+    to the owner of the directory and have no setuid bits; links are written as links, never followed; .git is a
+    directory like any other. Prints the letter and path of each change, as `ws diff --name-status` does.
+
+    Files are staged in the directory and then renamed, one by one. An error takes back what was done. A crash in the
+    middle leaves some files new and some old; applying again finishes it.
+    """
+    workspace = session.open_named(name)
+    with ProgressBar("applying") as bar:
+        done = workspace.apply(to, dry_run=dry_run, progress=bar)
+    if as_json:
+        print_json({**_plain(done), "changes": [change_facts(change) for change in done.changes]})
+        return
+    from ws.comparing import LETTERS, shown_path
+
+    for change in done.changes:
+        print(f"{LETTERS[change.kind]}\t{escape(shown_path(change))}")
+    for path in done.kept:
+        say(f"note: {escape(path)} is kept: it holds what was not imported")
+    if done.left_out:
+        say(f"note: {len(done.left_out)} changed paths are excluded and were left out")
+    if dry_run:
+        say("nothing was changed: --dry-run")
+
+
+def _plain(done: Any) -> dict[str, Any]:
+    return {field.name: getattr(done, field.name) for field in dataclasses.fields(done) if field.name != "changes"}
+
+
+@click.command(
+    "export",
+    cls=Verb,
+    statuses=(0, 1, 2, 3, 4, 5, 6, 7, 8, 130),
+    own_statuses={
+        "3": "no such workspace",
+        "4": "the file or directory exists",
+        "8": "the workspace could not be read",
+    },
+    examples=[
+        ("ws export demo --patch | git apply", "what changed since the import, binary files too"),
+        ("ws export demo --dir /tmp/result", "all files, in a new directory that is yours"),
+        ("ws export demo --bundle demo.bundle", "the workspace and all its snapshots, for another machine"),
+    ],
+)
+@name_argument
+@click.option("--patch", is_flag=True, help="Print a patch for `git apply`.")
+@click.option("--dir", "directory", metavar="D", type=click.Path(), help="Write the files into a new directory.")
+@click.option("--bundle", metavar="F", type=click.Path(), help="Write everything into a new file, for `ws import`.")
+@json_option
+def export_verb(name: str, *, patch: bool, directory: str | None, bundle: str | None, as_json: bool) -> None:
+    """Write a workspace out: as a patch, a directory or a bundle.
+
+    A patch goes from what was imported to what is there now. What git has no words for (empty directories, FIFOs,
+    changes inside a .git) is named on stderr. A directory belongs to you, without setuid bits. A bundle is one file
+    that stock git can read too. Prints the patch, or the path that was written.
+    """
+    if sum((patch, directory is not None, bundle is not None)) != 1:
+        raise InvalidRequest("say what to write", hint="one of --patch, --dir D and --bundle F")
+    workspace = session.open_named(name)
+    if patch:
+        _export_patch(workspace, as_json=as_json)
+        return
+    with ProgressBar("exporting") as bar:
+        done: Any
+        if directory is not None:
+            done = workspace.export_dir(directory, progress=bar)
+        else:
+            assert bundle is not None
+            done = workspace.export_bundle(bundle, progress=bar)
+    if as_json:
+        print_json(dataclasses.asdict(done))
+    else:
+        print(escape(done.path))
+
+
+def _export_patch(workspace: Workspace, *, as_json: bool) -> None:
+    with ProgressBar("exporting"):
+        done = workspace.export_patch()
+    if as_json:
+        data = done.data()
+        try:
+            text, encoding = data.decode(), "utf-8"
+        except UnicodeDecodeError:
+            text, encoding = base64.b64encode(data).decode("ascii"), "base64"
+        print_json({"patch": text, "patch_encoding": encoding, "left_out": done.left_out})
+        return
+    for part in done.parts():
+        sys.stdout.buffer.write(part)
+    sys.stdout.flush()
+    for path in done.left_out:
+        say(f"note: not in the patch, git has no words for it: {escape(path)}")
+
+
+@click.command(
+    "import",
+    cls=Verb,
+    statuses=(0, 1, 2, 3, 4, 5, 6, 7, 9, 130),
+    own_statuses={
+        "2": "the file is no bundle of ws, or a damaged one; nothing of it was taken in",
+        "3": "the engine does not have the image",
+    },
+    examples=[
+        ("ws import demo.bundle", "a workspace with all its snapshots; prints its name"),
+        ("ws import demo.bundle --name copy --image localhost/other", "under another name, in another image"),
+    ],
+)
+@click.argument("bundle", metavar="F", type=click.Path())
+@click.option("--name", metavar="N", help="Its name. Default: the one it had.")
+@click.option("--image", metavar="I", help="Its image. Default: the one it had; this machine must have it.")
+@click.option("--engine", type=click.Choice(["podman", "docker", "none"]), help="Default: as for `ws create`.")
+@json_option
+def import_verb(bundle: str, *, as_json: bool, **options: Any) -> None:
+    """Make a workspace from a bundle that `ws export` wrote.
+
+    Everything in it is checked before anything is kept. Its snapshots keep their ids. The directory it was made from is
+    one of another machine, so `ws apply` needs --to. Prints its name.
+    """
+    with session.manager() as manager, ProgressBar("importing") as bar:
+        made = manager.import_bundle(bundle, progress=bar, **options)
+    if as_json:
+        print_json(dataclasses.asdict(made.info()))
+    else:
+        print(made.name)

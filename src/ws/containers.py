@@ -1,0 +1,353 @@
+"""A workspace's container: made, given its overlay, found again, ended.
+
+The container holds nothing of value: the files are in the upper and the layers on the host, so it may die at any
+time and another takes its place. Order when one starts: run directory → container → shim answers → overlay attached
+→ (caller) record. What a crash leaves in between is named by the caller's Intent and removed by recovery.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from ws import durable, layers, overlay
+from ws.engine import RUN, RUNTIME, WORKSPACE
+from ws.errors import Busy, ContainerDied, EngineError, InvalidRequest, WorkspaceError
+from ws.layout import (
+    ContainerRecord,
+    EngineName,
+    Home,
+    Ids,
+    Intent,
+    Options,
+    WorkspaceRecord,
+    boot_id,
+    new_id,
+    process_start,
+)
+
+if TYPE_CHECKING:
+    from ws.engine.base import ContainerState, Engine
+
+START_DEADLINE_S = 30.0
+SOCKET = "shim.sock"
+DEFAULT_USER = (1000, 1000)
+
+
+class EngineFor(Protocol):
+    """How operations come by an engine: only when they need one, and by the name in a record."""
+
+    def __call__(self, name: EngineName | None = None, runtime: str | None = None) -> Engine: ...
+
+
+def root_of(home: Home, record: WorkspaceRecord) -> str:
+    """The workspace's root as its own commands see it: without a container, a plain directory on the host."""
+    return os.path.join(home.layer(record.upper), "data") if record.engine == "none" else WORKSPACE
+
+
+def create_upper(home: Home, record: WorkspaceRecord, layer: str) -> None:
+    """A new, empty upper over the workspace's layers; without a container, a copy of the whole base."""
+    path = layers.create_layer(home, layer, record.id, like=below_upper(home, record))
+    if record.engine == "none":
+        import subprocess  # 6 ms that `ws exec`, which comes through this module, does not have
+
+        base = os.path.join(home.base(record.base), "data")
+        data = os.path.join(path, "data")
+        subprocess.run(["cp", "-a", "--reflink=auto", f"{base}/.", data], check=True, capture_output=True)
+
+
+def below_upper(home: Home, record: WorkspaceRecord) -> str:
+    """The directory whose root the workspace's root is, as long as the upper says nothing of its own."""
+    return os.path.join(home.layer(record.layers[0]) if record.layers else home.base(record.base), "data")
+
+
+def mount_plan(home: Home, record: WorkspaceRecord) -> overlay.MountPlan:
+    """The overlay of a workspace: its layers from the newest down, then the base, and its upper."""
+    sealed = (os.path.join(home.layer(layer), "data") for layer in record.layers)
+    return overlay.MountPlan(
+        lowers=(*sealed, os.path.join(home.base(record.base), "data")),
+        upper=home.layer(record.upper),
+        userxattr=overlay.in_user_namespace(),
+    )
+
+
+def build_overlay(home: Home, record: WorkspaceRecord) -> tuple[int, int]:
+    """The workspace's overlay, attached nowhere: its descriptor, which is the caller's to close, and its device."""
+    mount = mount_plan(home, record).execute()
+    return mount, os.fstat(mount).st_dev
+
+
+def attach_overlay(home: Home, record: WorkspaceRecord, pid: int) -> int:
+    """Give the container of process `pid` its workspace, in place of what it may have there; the overlay's device.
+
+    Raises Busy when a process works in what is there.
+    """
+    if record.engine == "none":
+        return 0
+    if not overlay.detach(pid, WORKSPACE):
+        raise Busy(f"a process holds an earlier state of {record.name}", hint=f"`ws restore {record.name}` ends it")
+    mount, device = build_overlay(home, record)
+    try:
+        overlay.attach(mount, pid, WORKSPACE)
+    finally:
+        os.close(mount)
+    return device
+
+
+def start_container(home: Home, engine: Engine, record: WorkspaceRecord, key: str) -> ContainerRecord:
+    """Make a container named by `key` and bring the workspace up in it; on failure nothing of it is left.
+
+    Raises what the engine raises, ContainerDied when the shim did not come up, KernelRefused for the overlay.
+    """
+    state = launch(
+        home, engine, key=key, ids=record.ids, options=record.options, root=root_of(home, record), owner=record.id
+    )
+    try:
+        return occupy(home, record, key, state)
+    except BaseException:
+        abandon(home, engine, state.id, key)
+        raise
+
+
+def launch(
+    home: Home, engine: Engine, *, key: str, ids: Ids, options: Options, root: str, owner: str
+) -> ContainerState:
+    """A container with a shim that answers, and no workspace in it yet; on failure nothing of it is left.
+
+    `owner` is the workspace that it is for, "" in the pool. Raises what the engine raises, ContainerDied.
+    """
+    from ws.engine.base import ContainerSpec
+    from ws.remote.runtime import ensure_runtime, shim_command
+
+    runtime = ensure_runtime(home)
+    run_dir = _create_run_dir(home, ids, key)
+    inside = engine.name != "none"
+    command = shim_command(
+        RUNTIME if inside else runtime.path,
+        socket=os.path.join(RUN if inside else run_dir, SOCKET),
+        root=root,
+    )
+    container_id = ""
+    try:
+        container_id = engine.create(
+            ContainerSpec(
+                key=key,
+                home=home.root,
+                workspace_id=owner,
+                ids=ids,
+                options=options,
+                command=command,
+                runtime_dir=runtime.path,
+                run_dir=run_dir,
+            )
+        )
+        state = engine.start(container_id)
+        wait_ready(home, key, state.pid)
+        return state
+    except BaseException:
+        abandon(home, engine, container_id, key)
+        raise
+
+
+def abandon(home: Home, engine: Engine, container_id: str, key: str) -> None:
+    """Take away a container that did not come to be used; what an engine keeps is collected by label."""
+    with contextlib.suppress(EngineError):
+        if container_id:
+            engine.remove(container_id)
+    durable.remove_tree(home.run(key))
+
+
+def _create_run_dir(home: Home, ids: Ids, key: str) -> str:
+    run_dir = home.run(key)
+    os.mkdir(run_dir, 0o700)
+    if os.geteuid() == 0:
+        os.chown(run_dir, ids.host_uid, ids.host_gid)
+    return run_dir
+
+
+def resolve_user(home: Home, engine: Engine, options: Options, user: str) -> tuple[int, int]:
+    """The ids behind `--user`: `1000`, `1000:1000`, or a name of the image, which the engine itself looks up.
+
+    Raises InvalidRequest for a user that the image does not have.
+    """
+    if user in ("", "root", "0", "0:0"):
+        # An image that names nobody would run as root; we do not, unless it is asked for.
+        return (0, 0) if user else DEFAULT_USER
+    uid, _, gid = user.partition(":")
+    if uid.isdigit() and (gid.isdigit() or not gid):
+        return int(uid), int(gid or uid)
+    if engine.name == "none":
+        return os.geteuid(), os.getegid()
+    from ws.engine.base import ContainerSpec
+    from ws.remote.runtime import ensure_runtime, python_command
+
+    runtime = ensure_runtime(home)
+    key = new_id()
+    ids = engine.host_ids(*DEFAULT_USER)
+    python = python_command(RUNTIME)
+    intent = Intent(workspace_id=f"user-{key}", operation="create", engine=engine.name, key=key)
+    with durable.intent(home.pending(intent.workspace_id), intent.to_bytes()):
+        run_dir = _create_run_dir(home, ids, key)
+        container_id = ""
+        try:
+            container_id = engine.create(
+                ContainerSpec(
+                    key=key,
+                    home=home.root,
+                    workspace_id="",
+                    ids=ids,
+                    options=options,
+                    command=(*python, "-c", "import time; time.sleep(60)"),
+                    runtime_dir=runtime.path,
+                    run_dir=run_dir,
+                )
+            )
+            engine.start(container_id)
+            probe = [*python, "-c", "import os; print(os.getuid(), os.getgid())"]
+            output = engine.exec(container_id, probe, user=user, workdir="/", timeout_s=START_DEADLINE_S)
+        except EngineError as error:
+            raise InvalidRequest(f"{options.image} has no user {user!r}", hint=str(error)) from error
+        finally:
+            if container_id:
+                engine.remove(container_id)
+            durable.remove_tree(run_dir)
+    found = output.stdout.split()
+    if output.exit_code != 0 or len(found) != 2:
+        raise InvalidRequest(f"{options.image} has no user {user!r}", hint="give it as uid:gid")
+    return int(found[0]), int(found[1])
+
+
+def wait_ready(home: Home, key: str, pid: int, *, timeout_s: float = START_DEADLINE_S) -> None:
+    """Wait for the shim of a container that runs. Raises ContainerDied when it does not answer in time."""
+    from ws.remote.channel import Channel
+
+    channel = Channel(home.run(key), peer_pid=pid)
+    try:
+        channel.wait_ready(time.monotonic() + timeout_s)
+    finally:
+        channel.close()
+
+
+def occupy(home: Home, record: WorkspaceRecord, key: str, state: ContainerState) -> ContainerRecord:
+    """Give a running container the workspace: what its tools keep, and its overlay."""
+    give_kept(home, record, key, state.pid)
+    device = attach_overlay(home, record, state.pid)
+    started = process_start(state.pid)
+    if started is None:
+        raise ContainerDied("the container ended while it was being set up")
+    return ContainerRecord(key=key, id=state.id, pid=state.pid, started=started, boot=boot_id(), device=device)
+
+
+def give_kept(home: Home, record: WorkspaceRecord, key: str, pid: int) -> None:
+    """Put the workspace's backups and trash beside the shim's socket, where its tools look for them.
+
+    They are the workspace's, not the container's: whichever container it has finds the same, and they go with it.
+    """
+    kept = home.kept(record.id)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(kept, 0o700)  # durable with what is first put into it, or not needed
+    if os.geteuid() == 0 and os.stat(kept).st_uid != record.ids.host_uid:
+        os.chown(kept, record.ids.host_uid, record.ids.host_gid)
+    beside = os.path.join(home.run(key), "kept")
+    if record.engine == "none":
+        if not os.path.islink(beside):
+            os.symlink(kept, beside)
+        return
+    # A container cannot take away what is mounted in it; before that, nothing of the workspace runs in it.
+    if not os.path.isdir(beside):
+        os.mkdir(beside, 0o700)
+    target = f"{RUN}/kept"
+    try:
+        given = os.path.samestat(os.lstat(f"/proc/{pid}/root{target}"), os.stat(kept))
+    except FileNotFoundError:
+        given = False  # its process is gone, which the next line says
+    if not given:
+        overlay.bind(kept, pid, target)
+
+
+def make_way(home: Home, record: WorkspaceRecord, pid: int) -> bool:
+    """Whether another overlay may take the place of the one there; open streams are ended, and fail from then on.
+
+    For whoever is about to replace what is there: a snapshot lets streams go on, and does not come here.
+    """
+    if overlay.may_cover(pid, WORKSPACE):
+        return True
+    assert record.container is not None  # of which `pid` is the first process
+    from ws.remote.channel import Channel
+
+    channel = Channel(home.run(record.container.key), peer_pid=pid)
+    try:
+        channel.close_streams()
+    except WorkspaceError:
+        return False  # a shim that does not answer has not let go
+    finally:
+        channel.close()
+    return overlay.may_cover(pid, WORKSPACE)
+
+
+def resume(home: Home, engine: Engine, record: WorkspaceRecord) -> ContainerRecord | None:
+    """The workspace's own container again, stopped or restarted by hand; None when another has to take its place.
+
+    A container that still exists is kept, because with a writable root it holds what the user put there.
+    Raises Busy for one that is paused, and what the engine raises.
+    """
+    known = record.container
+    if known is None:
+        return None
+    state = engine.find(known.id)
+    if state is None:
+        durable.remove_tree(home.run(known.key))  # a dead socket
+        return None
+    if state.paused:
+        raise Busy(
+            f"the container of {record.name} is paused", hint=f"{record.engine} unpause {known.id[:12]}, then try again"
+        )
+    if not state.running:
+        try:
+            state = engine.start(known.id)
+        except EngineError:
+            if record.options.read_write_root:
+                raise
+            # One that was killed from outside may not start while its engine still sees to its end.
+            engine.remove(known.id)
+            durable.remove_tree(home.run(known.key))
+            return None
+    wait_ready(home, known.key, state.pid)
+    return replace(occupy(home, record, known.key, state), warm=known.warm)
+
+
+def ready(record: WorkspaceRecord) -> bool:
+    """Whether the container is the recorded one and sees the recorded overlay; no engine is asked."""
+    container = record.container
+    if container is None or not container.alive():
+        return False
+    if record.engine == "none":
+        return True
+    try:
+        return overlay.device_at(container.pid, WORKSPACE) == container.device
+    except ContainerDied:
+        return False
+
+
+def end_container(home: Home, engine_for: EngineFor, record: WorkspaceRecord) -> WorkspaceError | None:
+    """Remove the container whatever it takes; returns the engine's trouble instead of raising it.
+
+    With no engine to ask, the first process is killed, and with it all others: the container cannot outlive its
+    workspace. What the engine remembers of it is collected by label when the engine is back.
+    """
+    if record.container is None:
+        return None
+    trouble: WorkspaceError | None = None
+    try:
+        engine_for(record.engine, record.options.runtime).remove(record.container.id)
+    except WorkspaceError as error:
+        trouble = error
+        if record.container.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(record.container.pid, signal.SIGKILL)
+    durable.remove_tree(home.run(record.container.key))
+    return trouble

@@ -1,0 +1,437 @@
+"""Changes to state that survive a crash: every mutation under WS_HOME goes through here.
+
+The order is always data → sync → reference. A file is written beside its place, synced, renamed over it,
+and the directory synced; the rename is the commit point. Directories are built elsewhere and moved in with
+one rename. Locks are `flock`: the kernel lets go of them when their holder dies, whatever it died of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from ws.errors import Busy, NotFound, StateUnusable, WorkspaceError
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
+_SYNC_FILE_RANGE_WRITE = 2
+_EXT4, _XFS, _BTRFS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0x01021994
+_FLUSHING = (_EXT4, _BTRFS, _TMPFS)  # a rename takes its bytes along
+
+# What the machine says of itself, not of the request: full, broken, read-only, not ours, no descriptors or memory left.
+_REFUSALS = frozenset(
+    (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+    )
+)
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable."""
+    _sync_file(path)
+
+
+def sync_filesystem(path: str) -> None:
+    """Make everything written so far to the filesystem that holds `path` durable, in one call.
+
+    One `syncfs` after 2,000 files took 1.5 s where an fsync each took 12.4 s.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), path)
+    finally:
+        os.close(fd)
+
+
+def write_file(path: str, data: bytes, *, mode: int = 0o600, sync: bool = True) -> None:
+    """Replace a file whole.
+
+    Commit point: the rename. Before it the old bytes (or no file) are found, after it the new ones. Without `sync` a
+    power cut may bring the old bytes back, but never leaves a file that was replaced without any: for what can be told
+    again from elsewhere.
+    """
+    temporary = stage_file(path, data, mode=mode)
+    try:
+        if sync or _filesystem(temporary) not in _FLUSHING:
+            _sync_file(temporary)
+        os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    if sync:
+        sync_directory(os.path.dirname(path))
+
+
+def _sync_file(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def stage_file(path: str, data: bytes, *, mode: int = 0o600) -> str:
+    """The bytes of a file beside its place, not synced; the caller syncs them and moves them in (`commit_staged`)."""
+    directory, name = os.path.split(path)
+    temporary = os.path.join(directory, f".{name}.{os.urandom(4).hex()}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    finally:
+        os.close(fd)
+    return temporary
+
+
+def commit_staged(temporary: str, path: str) -> None:
+    """Move a staged file, whose bytes are on disk, into its place. Commit point: the rename; durable on return."""
+    os.rename(temporary, path)
+    sync_directory(os.path.dirname(path))
+
+
+def write_files(
+    files: Sequence[tuple[str, bytes]], *, also: Sequence[int] = (), then: Callable[[], None] | None = None
+) -> None:
+    """Make several files, and the open ones in `also`, durable together; they appear in the order given.
+
+    All begin to be written before the first is waited for: a journal commits them together then. (Of three files that
+    takes 0.6 ms at best; one after the other 0.8, from three threads 1.4.) Then `then` is called, and each file is
+    renamed into its place.
+    Commit point: the rename of the last. Before it, any of those before it may be there.
+    """
+    staged: list[str] = []
+    try:
+        for path, data in files:
+            staged.append(stage_file(path, data))
+        _sync_together(staged, also)
+        if then:
+            then()
+        for number, (path, _) in enumerate(files):
+            os.rename(staged[number], path)
+            staged[number] = ""
+            directory = os.path.dirname(path)
+            last = number + 1 == len(files)
+            moves_on = last or os.path.dirname(files[number + 1][0]) != directory
+            if last or (moves_on and not keeps_order(directory)):
+                sync_directory(directory)
+    finally:
+        for temporary in staged:
+            if temporary:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+
+
+def _sync_together(paths: Sequence[str], also: Sequence[int]) -> None:
+    opened = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
+    try:
+        for fd in (*also, *opened):
+            start_writing(fd)
+        for fd in (*also, *opened):
+            os.fsync(fd)
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+def start_writing(fd: int, start: int = 0, size_bytes: int = 0) -> None:
+    """Begin to write a file, or a part of it, to disk, without waiting: a sync that comes later finds little left."""
+    _libc.sync_file_range(fd, ctypes.c_int64(start), ctypes.c_int64(size_bytes), _SYNC_FILE_RANGE_WRITE)
+
+
+def keeps_order(path: str) -> bool:
+    """Whether the filesystem never shows a later rename without an earlier one after a power cut.
+
+    True of XFS and ext4, whose journal is one sequence; not of btrfs, where a sync logs one directory alone, nor of an
+    ext4 that was made without a journal, as small virtual machines have it.
+    """
+    kind = _filesystem(path)
+    return kind == _XFS or (kind == _EXT4 and _has_journal(os.stat(path).st_dev))
+
+
+def _has_journal(device: int) -> bool:
+    """Whether the kernel says that an ext4 has a journal; what cannot be asked has none."""
+    try:
+        name = os.path.basename(os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"))
+        with open(f"/sys/fs/ext4/{name}/journal_task", encoding="ascii") as file:
+            return file.read().strip().isdigit()
+    except OSError:
+        return False
+
+
+def _filesystem(path: str) -> int:
+    """What kind of filesystem a path lies on, by the kernel's number; 0 when it does not say."""
+    found = ctypes.create_string_buffer(256)  # struct statfs begins with it
+    return int.from_bytes(found.raw[:4], sys.byteorder) if _libc.statfs(os.fsencode(path), found) == 0 else 0
+
+
+def rename(source: str, destination: str) -> None:
+    """Move within a filesystem; the rename is the commit point and is durable on return."""
+    os.rename(source, destination)
+    _sync_parents(source, destination)
+
+
+def rename_new(source: str, destination: str) -> None:
+    """Move to a name that must be free. Raises FileExistsError when it is not."""
+    _renameat2(source, destination, _RENAME_NOREPLACE)
+    _sync_parents(source, destination)
+
+
+def exchange(first: str, second: str) -> None:
+    """Swap two names in one step: at no instant is either of them missing."""
+    _renameat2(first, second, _RENAME_EXCHANGE)
+    _sync_parents(first, second)
+
+
+def _renameat2(source: str, destination: str, flags: int) -> None:
+    if _libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(destination), flags) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), source, None, destination)
+
+
+def _sync_parents(source: str, destination: str) -> None:
+    parents = {os.path.dirname(source), os.path.dirname(destination)}
+    for parent in parents:
+        sync_directory(parent)
+
+
+def ensure_directory(path: str, *, mode: int = 0o700) -> None:
+    """A directory, made durable if it was not there."""
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        return
+    sync_directory(os.path.dirname(path))
+
+
+def unlink(path: str) -> None:
+    """Remove a name if it is there; durable on return."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    sync_directory(os.path.dirname(path))
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory tree of any depth and any modes; idempotent, never follows a link.
+
+    `shutil.rmtree` dies on a tree 3,000 deep. Here a directory that is not empty is first renamed up into
+    the top, so that the walk is never more than one level down and holds two descriptors.
+    """
+    try:
+        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        os.unlink(path)
+        return
+    try:
+        os.fchmod(top, 0o700)
+        pending = _empty_directory(top, top, [])
+        while pending:
+            name = pending.pop()
+            inner = _open_to_empty(top, name)
+            try:
+                pending = _empty_directory(inner, top, pending)
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    os.rmdir(path)
+
+
+def _open_to_empty(parent: int, name: str) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=parent)
+    except PermissionError:
+        os.chmod(name, 0o700, dir_fd=parent, follow_symlinks=True)
+        return os.open(name, flags, dir_fd=parent)
+
+
+def _empty_directory(directory: int, top: int, pending: list[str]) -> list[str]:
+    """Unlink what can be; move the directories that are left into `top` and name them in `pending`."""
+    with os.scandir(directory) as entries:
+        names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    if names and not stat.S_IMODE(os.fstat(directory).st_mode) & stat.S_IWUSR:
+        os.fchmod(directory, 0o700)
+    for name, is_directory in names:
+        if not is_directory:
+            os.unlink(name, dir_fd=directory)
+            continue
+        try:
+            os.rmdir(name, dir_fd=directory)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            if directory == top:
+                pending.append(name)
+            else:
+                moved = f".ws-remove-{os.urandom(8).hex()}"
+                os.rename(name, moved, src_dir_fd=directory, dst_dir_fd=top)
+                pending.append(moved)
+    return pending
+
+
+@contextlib.contextmanager
+def state_usable() -> Iterator[None]:
+    """What the disk refuses inside this block, or in a function that has it as decorator, becomes StateUnusable."""
+    try:
+        yield
+    except WorkspaceError:
+        raise
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+        raise StateUnusable(f"the state of ws cannot be used: {error.strerror}{where}") from error
+
+
+@contextlib.contextmanager
+def locked(path: str, *, shared: bool = False, timeout_s: float = 10.0, what: str = "it") -> Iterator[int]:
+    """Hold a lock file. Raises Busy after the timeout, NotFound when the file is gone.
+
+    The path is compared with the descriptor after the lock is had: whoever removed the workspace removed the
+    lock with it, and a lock on an unlinked file would protect nothing.
+    """
+    fd = acquire_lock(path, shared=shared, timeout_s=timeout_s, what=what)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@state_usable()
+def acquire_lock(path: str, *, shared: bool = False, timeout_s: float = 10.0, what: str = "it") -> int:
+    """Like `locked`, but the caller owns the descriptor; closing it lets go."""
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    deadline = time.monotonic() + timeout_s
+    pause_s = 0.001
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise NotFound(f"{what} is gone") from None
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, kind | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise Busy(
+                        f"{what} is in use by another operation",
+                        hint="wait for it to end and try again",
+                    ) from None
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 2, 0.05)
+        try:
+            same = os.path.samestat(os.fstat(fd), os.stat(path))
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise NotFound(f"{what} is gone")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+class Announced:
+    """An intent that is being carried out."""
+
+    left = False
+
+    def leave(self) -> None:
+        """Things may not be in order: let the intent stay, for recovery to settle."""
+        self.left = True
+
+
+@contextlib.contextmanager
+def intent(path: str, data: bytes, *, sync: bool = True) -> Iterator[Announced]:
+    """Say on disk what is about to be done, for as long as it takes; held by flock, so the living are told apart.
+
+    The file appears locked, by one rename, and goes when the block ends, in whichever way: a block that raises has
+    put things right itself, or says that it could not. What is left behind, by that or by death, is unlocked: recovery
+    settles it. Without `sync` an intent does not outlive a power cut; nor do the containers that some are about.
+    """
+    fd = _appear_locked(path, data, sync=sync)
+    announced = Announced()
+    try:
+        yield announced
+    finally:
+        with contextlib.suppress(OSError):  # as good as left
+            if not announced.left:
+                os.unlink(path)
+        os.close(fd)
+
+
+@state_usable()
+def _appear_locked(path: str, data: bytes, *, sync: bool) -> int:
+    """A file that is locked from the first instant it has its name. Raises Busy when there is one already."""
+    directory, name = os.path.split(path)
+    while True:
+        temporary = made = os.path.join(directory, f".{name}.{os.urandom(4).hex()}.tmp")
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            os.write(fd, data)
+            if sync:
+                os.fsync(fd)
+            _renameat2(temporary, path, _RENAME_NOREPLACE)
+            made = path
+            if sync:
+                sync_directory(directory)
+            return fd
+        except FileNotFoundError:
+            os.close(fd)  # a recovery saw it before it was locked, and took it for a dead one's
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.unlink(made)
+            os.close(fd)
+            if isinstance(error, FileExistsError):
+                raise _in_the_way(path) from None
+            raise
+
+
+def _in_the_way(path: str) -> Busy:
+    """Why there is an intent already: of the living, or of a dead one that recovery could not settle."""
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return Busy("another operation on it is under way", hint="wait for it to end and try again")
+    return Busy(
+        "an operation on it was cut short, and what it left cannot be put right yet",
+        hint="`ws doctor` says what is in the way; the next command tries again",
+    )
+
+
+def create_lock_file(path: str) -> None:
+    """An empty lock file, if there is none."""
+    with state_usable():
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))

@@ -1,0 +1,158 @@
+"""What every container gets and does not get, before any engine's dialect: the plan that adapters translate.
+
+No capabilities, no new privileges, our seccomp profile, a read-only root, no network, and nothing of the
+host's environment; the adapters say so in their own words. What they share is here: environment, mounts,
+limits, labels. The image has no say: its entrypoint, working directory, volumes and health check are
+replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+
+from ws.engine.base import (
+    HOME,
+    LABEL_HOME,
+    LABEL_KEY,
+    LABEL_WORKSPACE,
+    RUN,
+    RUNTIME,
+    WORKSPACE,
+    ContainerSpec,
+)
+from ws.errors import InvalidRequest
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+CPU_PERIOD_US = 100_000
+
+# An image may set these for its own programs; in the shim they would bend our interpreter and its loader.
+# Commands get them back: the manager passes `ImageFacts.env` on.
+UNSET = (
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
+    "LD_BIND_NOW",
+    "LD_DEBUG",
+    "GLIBC_TUNABLES",
+    "GCONV_PATH",
+    "LOCPATH",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "PYTHONMALLOC",
+    "PYTHONUTF8",
+    "PYTHONOPTIMIZE",
+    "PYTHONINSPECT",
+    "PYTHONWARNINGS",
+)
+
+_NOFILE = 65_536
+_PID_MAX = 4_194_304  # the kernel's PID_MAX_LIMIT: as good as no limit
+_SHM_BYTES = 64 << 20
+_MOUNT_POINT_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Tmpfs:
+    path: str
+    size_bytes: int
+    mode: int
+    owned: bool = False  # by the workspace's user, where the engine can say so
+    executable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    source: str
+    path: str
+    writable: bool
+    executable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ulimit:
+    name: str  # as in setrlimit(2), lower case, without RLIMIT_
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPlan:
+    """A container in words that both engines have."""
+
+    name: str
+    hostname: str
+    user: str
+    env: dict[str, str]
+    labels: dict[str, str]
+    tmpfs: tuple[Tmpfs, ...]
+    binds: tuple[Bind, ...]
+    ulimits: tuple[Ulimit, ...]
+    cpu_quota_us: int
+
+
+def plan_container(spec: ContainerSpec, *, hard_limits: dict[str, int]) -> ContainerPlan:
+    """Everything about the container that does not depend on the engine. Raises InvalidRequest.
+
+    `hard_limits` are those of the engine's own process: without CAP_SYS_RESOURCE a runtime cannot raise them,
+    and podman lowers its NPROC to the kernel's pid_max, below that of the shell which started it.
+    """
+    options = spec.options
+    for path in (spec.runtime_dir, spec.run_dir):
+        if not os.path.isdir(path):
+            raise InvalidRequest(f"{path} is not a directory", hint="it is mounted into the container")
+    for name in options.env:
+        if not name or "=" in name or "\0" in name:
+            raise InvalidRequest(f"{name!r} cannot be the name of an environment variable")
+    half = options.memory_bytes // 2
+    return ContainerPlan(
+        name=f"ws-{spec.key}",
+        hostname=spec.workspace_id or spec.key,
+        user=f"{spec.ids.uid}:{spec.ids.gid}",
+        env={"HOME": HOME, "LANG": "C.UTF-8", **options.env},
+        labels={LABEL_HOME: spec.home, LABEL_WORKSPACE: spec.workspace_id, LABEL_KEY: spec.key},
+        # Pages of a tmpfs count against the container's memory; the sizes only keep one from eating it all.
+        tmpfs=(
+            Tmpfs("/tmp", half, 0o1777),
+            Tmpfs(HOME, half, 0o700, owned=True),
+            # Not the engine's own: podman mounts it on the host, and removing then fails with EBUSY at times.
+            Tmpfs("/dev/shm", min(_SHM_BYTES, half), 0o1777, executable=False),
+            Tmpfs(WORKSPACE, _MOUNT_POINT_BYTES, 0o755),
+        ),
+        binds=(
+            Bind(spec.runtime_dir, RUNTIME, writable=False, executable=True),
+            Bind(spec.run_dir, RUN, writable=True, executable=False),
+        ),
+        ulimits=(
+            Ulimit("nofile", min(_NOFILE, hard_limits["nofile"])),
+            # Counted per user, and on docker over all containers and the host: pids are limited by cgroup.
+            Ulimit("nproc", min(_PID_MAX, hard_limits["nproc"])),
+            Ulimit("core", 0),
+        ),
+        cpu_quota_us=max(1_000, int(options.cpus * CPU_PERIOD_US)),
+    )
+
+
+def read_hard_limits(pid: int | None = None) -> dict[str, int]:
+    """Hard limits of a process, no higher than our own; ours alone when it cannot be read."""
+    limits = {
+        "nofile": _finite(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
+        "nproc": _finite(resource.getrlimit(resource.RLIMIT_NPROC)[1]),
+    }
+    if pid:
+        names = {"Max open files": "nofile", "Max processes": "nproc"}
+        try:
+            with open(f"/proc/{pid}/limits", encoding="ascii") as file:
+                for line in file:
+                    name = names.get(line[:26].strip())
+                    word = line[26:].split()[1] if name else ""
+                    if name and word.isdigit():
+                        limits[name] = min(limits[name], int(word))
+        except OSError:
+            pass
+    return limits
+
+
+def _finite(value: int) -> int:
+    return _PID_MAX if value == resource.RLIM_INFINITY else value

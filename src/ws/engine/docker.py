@@ -1,0 +1,385 @@
+"""docker, through the low-level client of its SDK: one request a call.
+
+docker maps no ids: a user in the container is that user on the host. So root is refused, also where a name in
+the image's passwd would turn out to be root; names are looked up here and only numbers are passed on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import posixpath
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import docker
+from docker.errors import APIError, DockerException, NotFound
+from docker.transport import UnixHTTPAdapter
+
+from ws.engine import cgroups
+from ws.engine.base import (
+    LABEL_HOME,
+    LABEL_KEY,
+    LABEL_WORKSPACE,
+    WORKSPACE,
+    ContainerSpec,
+    ContainerState,
+    EngineFacts,
+    ExecOutput,
+    ImageFacts,
+    Progress,
+)
+from ws.engine.confinement import plan_container, read_hard_limits
+from ws.engine.docker_spec import plan_create
+from ws.engine.endpoints import causes_of, find_listener, parse_endpoint
+from ws.engine.execution import ExecState, run_exec
+from ws.engine.imaging import follow_build, pack_context, read_changes, read_counted
+from ws.engine.inside import settle_directories
+from ws.engine.network import block_link_local
+from ws.engine.users import resolve_user
+from ws.errors import (
+    ContainerDied,
+    EngineError,
+    EngineUnavailable,
+    ImageBuildFailed,
+    ImageNotFound,
+    InvalidRequest,
+)
+from ws.layout import EngineName, Ids, process_start
+
+_OLDEST = (1, 41)  # docker 20.10
+_NEWEST = (1, 44)  # what docker 29 takes at least
+_PING_S = 3
+_QUICK_S = 15
+_SLOW_S = 60
+_IMAGE_S = 900
+
+
+class DockerEngine:
+    """One docker daemon. Threads may share it."""
+
+    name: EngineName = "docker"
+
+    def __init__(self, *, runtime: str | None = None) -> None:
+        self._runtime = runtime
+        self._clients: dict[int, docker.APIClient] = {}
+        self._api = ""
+        self._version = ""
+        self._lock = threading.Lock()
+
+    def check(self) -> EngineFacts:
+        self.close()
+        self._connect()
+        info = self._ask(_PING_S, "info")
+        options = " ".join(info.get("SecurityOptions") or ())
+        if "rootless" in options or "userns" in options:
+            raise EngineUnavailable(
+                "this docker maps user ids (rootless or userns-remap), which ws does not follow",
+                hint="use podman, which ws supports rootless, or a docker without userns-remap",
+            )
+        runtimes = info.get("Runtimes") or {}
+        if self._runtime and self._runtime not in runtimes:
+            raise EngineUnavailable(
+                f"docker does not know the runtime {self._runtime}",
+                hint=f"it knows {', '.join(sorted(runtimes))}; add others in /etc/docker/daemon.json",
+            )
+        return EngineFacts(
+            name=self.name,
+            version=self._version,
+            runtime=self._runtime or info.get("DefaultRuntime", ""),
+            endpoint=f"unix://{_socket()}",
+            rootless=False,
+            notes=("root in a container would be root on the host: ws refuses it as a user",),
+        )
+
+    def close(self) -> None:
+        with self._lock:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+
+    def _connect(self) -> None:
+        """Find the version to speak. Raises EngineUnavailable."""
+        path = _socket()
+        if not os.path.exists(path):
+            raise EngineUnavailable(f"docker is not running: no {path}", hint="start dockerd, or use podman")
+        if find_listener(path) is None:
+            raise EngineUnavailable(
+                f"nobody we can reach listens on {path}", hint="start dockerd, or join the group docker"
+            )
+        self._api = ".".join(map(str, _OLDEST))
+        found = self._ask(_PING_S, "version", api_version=False)
+        newest, oldest = _numbers(found.get("ApiVersion", "")), _numbers(found.get("MinAPIVersion", ""))
+        chosen = min(newest, max(_NEWEST, oldest))
+        if chosen < _OLDEST:
+            raise EngineUnavailable(
+                f"docker on {path} speaks API {found.get('ApiVersion') or 'unknown'}",
+                hint="ws needs docker 20.10 or later",
+            )
+        self.close()
+        self._api = ".".join(map(str, chosen))
+        self._version = str(found.get("Version", ""))
+
+    def _ask(self, timeout_s: int, call: str, *args: Any, **kwargs: Any) -> Any:
+        """One call of the SDK. Raises the SDK's NotFound, else EngineError or EngineUnavailable."""
+        if not self._api:
+            self._connect()
+        with self._lock:
+            client = self._clients.get(timeout_s)
+            if client is None:
+                client = docker.APIClient(f"unix://{_socket()}", version=self._api, timeout=timeout_s)
+                # The SDK keeps a connection open for each of the last 25 URLs, and uses none of them again.
+                adapter = UnixHTTPAdapter(f"http+unix://{_socket()}", timeout_s, pool_connections=1)
+                client.mount("http+docker://", adapter)
+                self._clients[timeout_s] = client
+        with _translated(call):
+            return getattr(client, call)(*args, **kwargs)
+
+    def image(self, reference: str) -> ImageFacts:
+        found = self._inspect_image(reference)
+        config = found.get("Config") or {}
+        env = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
+        return ImageFacts(found["Id"].removeprefix("sha256:"), config.get("User") or "", env, int(found["Size"]))
+
+    def _inspect_image(self, reference: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = self._ask(_QUICK_S, "inspect_image", reference)
+            return found
+        except NotFound:
+            raise ImageNotFound(
+                f"docker has no image {reference}", hint="build it with `ws image build`, or `docker pull` it"
+            ) from None
+
+    def import_image(self, rootfs_tar: str, reference: str, *, progress: Progress | None = None) -> ImageFacts:
+        before = self._image_id(reference)
+        repository, tag = _split(reference)
+        with read_counted(rootfs_tar, progress) as data:
+            self._ask(_IMAGE_S, "import_image", data, repository, tag, changes=read_changes())
+        return self._replaced(before, reference)
+
+    def build_image(
+        self,
+        containerfile: str,
+        reference: str,
+        *,
+        build_args: Mapping[str, str],
+        progress: Progress | None = None,
+    ) -> ImageFacts:
+        before = self._image_id(reference)
+        lines = self._ask(
+            _IMAGE_S,
+            "build",
+            fileobj=io.BytesIO(pack_context(containerfile)),
+            custom_context=True,
+            dockerfile="Containerfile",
+            tag=reference,
+            buildargs=dict(build_args),
+            forcerm=True,
+            use_config_proxy=False,
+        )
+        try:
+            with _translated("build"):
+                follow_build((part for chunk in lines for part in chunk.splitlines()), progress)
+        except EngineUnavailable as error:
+            raise ImageBuildFailed(str(error)) from error
+        return self._replaced(before, reference)
+
+    def _image_id(self, reference: str) -> str | None:
+        try:
+            return self.image(reference).id
+        except ImageNotFound:
+            return None
+
+    def _replaced(self, before: str | None, reference: str) -> ImageFacts:
+        """The image that now has the name; the one that had it goes, unless a container still needs it."""
+        facts = self.image(reference)
+        if before not in (None, facts.id):
+            with contextlib.suppress(NotFound, EngineError):
+                self._ask(_SLOW_S, "remove_image", before)
+        return facts
+
+    def host_ids(self, uid: int, gid: int) -> Ids:
+        if uid == 0 or gid == 0:
+            raise InvalidRequest(
+                "root in a docker container is root on the host",
+                hint="choose another user with --user, or use podman, which maps root away",
+            )
+        if uid < 0 or gid < 0 or uid >= 2**31 or gid >= 2**31:
+            raise InvalidRequest(f"{uid}:{gid} is not a user and a group")
+        return Ids(uid, gid, uid, gid)
+
+    def create(self, spec: ContainerSpec) -> str:
+        self.host_ids(spec.ids.uid, spec.ids.gid)
+        image = self._inspect_image(spec.options.image)
+        declared = (image.get("Config") or {}).get("Volumes") or {}
+        volumes = {"/" + posixpath.normpath("/" + path).lstrip("/") for path in declared}
+        peer = find_listener(_socket())
+        plan = plan_container(spec, hard_limits=read_hard_limits(peer.pid if peer else None))
+        body = plan_create(spec, plan, volumes=volumes, runtime=spec.options.runtime or self._runtime)
+        try:
+            made = self._ask(_SLOW_S, "create_container_from_config", body, plan.name)
+        except NotFound:
+            raise ImageNotFound(f"docker has no image {spec.options.image}") from None
+        return str(made["Id"])
+
+    def start(self, container_id: str) -> ContainerState:
+        try:
+            self._ask(_SLOW_S, "start", container_id)
+        except NotFound:
+            raise ContainerDied(f"container {container_id[:12]} is gone") from None
+        found = self._inspect(container_id)
+        state = None if found is None else _state_of(found)
+        if found is None or state is None or not state.running:
+            how = "is gone" if state is None else f"ended at once with status {state.exit_code}"
+            raise ContainerDied(f"container {container_id[:12]} {how}", hint="its command may not run there")
+        uid, _, gid = found["Config"]["User"].partition(":")
+        settle_directories(state.pid, int(uid), int(gid))
+        if found["HostConfig"]["NetworkMode"] != "none":
+            try:
+                block_link_local(state.pid)
+            except EngineError:
+                self.remove(container_id)
+                raise
+        return state
+
+    def find(self, container_id: str) -> ContainerState | None:
+        found = self._inspect(container_id)
+        return None if found is None else _state_of(found)
+
+    def _inspect(self, container_id: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = self._ask(_QUICK_S, "inspect_container", container_id)
+            return found
+        except NotFound:
+            return None
+
+    def list(self, home: str | None) -> list[ContainerState]:
+        label = LABEL_HOME if home is None else f"{LABEL_HOME}={home}"
+        found = self._ask(_QUICK_S, "containers", all=True, filters={"label": label})
+        return [
+            ContainerState(
+                id=each["Id"],
+                key=each["Labels"].get(LABEL_KEY, ""),
+                workspace_id=each["Labels"].get(LABEL_WORKSPACE, ""),
+                running=each["State"] in ("running", "paused"),
+                paused=each["State"] == "paused",
+                pid=0,
+                exit_code=None,
+                home=each["Labels"].get(LABEL_HOME, ""),
+            )
+            for each in found
+        ]
+
+    def exec(
+        self,
+        container_id: str,
+        argv: Sequence[str],
+        *,
+        user: str,
+        workdir: str = WORKSPACE,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> ExecOutput:
+        state = self.find(container_id)
+        if state is None or not state.running:
+            raise ContainerDied(f"container {container_id[:12]} does not run")
+        uid, gid = resolve_user(state.pid, user)
+        self.host_ids(uid, gid)
+        made = self._ask(
+            _QUICK_S,
+            "exec_create",
+            container_id,
+            [*argv],
+            user=f"{uid}:{gid}",
+            workdir=workdir,
+            environment=dict(env or {}),
+        )
+
+        def inspect() -> ExecState:
+            found = self._ask(_QUICK_S, "exec_inspect", made["Id"])
+            return ExecState(bool(found["Running"]), int(found["Pid"]), int(found["ExitCode"] or 0))
+
+        return run_exec(
+            _socket(),
+            f"/v{self._api}/exec/{made['Id']}/start",
+            inspect=inspect,
+            container_pid=state.pid,
+            timeout_s=timeout_s,
+        )
+
+    def remove(self, container_id: str) -> None:
+        state = self.find(container_id)
+        if state is None:
+            return
+        if state.pid:
+            if state.paused:  # by hand: docker refuses to end what it takes for paused, and to resume what runs
+                cgroups.ensure_frozen(state.pid)
+                with contextlib.suppress(EngineError):
+                    self._ask(_SLOW_S, "unpause", container_id)
+            cgroups.ensure_thawed(state.pid)
+        deadline = time.monotonic() + _SLOW_S
+        while True:
+            try:
+                self._ask(_SLOW_S, "remove_container", container_id, v=True, force=True)
+                return
+            except NotFound:
+                return
+            except EngineError as error:
+                # Another removal is under way, or a mount is busy for a moment more.
+                if isinstance(error, EngineUnavailable) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.1)
+
+
+def _state_of(found: Mapping[str, Any]) -> ContainerState:
+    """From an inspect."""
+    state = found["State"]
+    labels = found["Config"].get("Labels") or {}
+    running = bool(state["Running"]) and process_start(state["Pid"]) is not None
+    return ContainerState(
+        id=found["Id"],
+        key=labels.get(LABEL_KEY, ""),
+        workspace_id=labels.get(LABEL_WORKSPACE, ""),
+        running=running,
+        paused=bool(state["Paused"]),
+        pid=state["Pid"] if running else 0,
+        exit_code=state["ExitCode"] if state["Status"] in ("exited", "dead", "removing") else None,
+        home=labels.get(LABEL_HOME, ""),
+        oom_killed=bool(state["OOMKilled"]),
+    )
+
+
+def _socket() -> str:
+    named = os.environ.get("DOCKER_HOST")
+    return parse_endpoint(named, variable="DOCKER_HOST") if named else "/var/run/docker.sock"
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    major, _, minor = version.partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+
+
+def _split(reference: str) -> tuple[str, str]:
+    repository, _, tag = reference.rpartition(":")
+    return (repository, tag) if repository and "/" not in tag else (reference, "latest")
+
+
+@contextlib.contextmanager
+def _translated(call: str) -> Iterator[None]:
+    try:
+        yield
+    except NotFound:
+        raise
+    except APIError as error:
+        raise EngineError(f"docker: {error.explanation or error}") from error
+    except (DockerException, OSError) as error:  # requests' own are OSErrors
+        if any(isinstance(each, TimeoutError) for each in causes_of(error)):
+            raise EngineUnavailable(
+                f"docker did not answer {call} in time", hint="is dockerd stopped or overloaded?"
+            ) from error
+        raise EngineUnavailable(
+            f"docker cannot be reached: {error}", hint="start dockerd, or look at its log"
+        ) from error

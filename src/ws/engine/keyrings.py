@@ -1,0 +1,24 @@
+"""How many containers podman can run at once, as far as the kernel's keyrings go.
+
+runc makes a session keyring for each container. Rootful, root in every container of ours is the same user on the host,
+and a user who is not root may have 200 keys, of 20,000 bytes in all: the 201st container does not start.
+"""
+
+from __future__ import annotations
+
+RAISE = "as root: sysctl kernel.keys.maxkeys=20000 kernel.keys.maxbytes=2000000"
+_KEYS = "/proc/sys/kernel/keys"
+_KEYRING_BYTES = 70  # what one counts for
+
+
+def max_keyrings() -> int:
+    """For how many containers there are keyrings."""
+    try:
+        return min(_read("maxkeys"), _read("maxbytes") // _KEYRING_BYTES)
+    except (OSError, ValueError):
+        return 200
+
+
+def _read(name: str) -> int:
+    with open(f"{_KEYS}/{name}", encoding="ascii") as file:
+        return int(file.read())

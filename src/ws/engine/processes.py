@@ -1,0 +1,98 @@
+"""Processes of the host: one that outlives us, and the end of one with all that came of it.
+
+A pid alone names nothing for long: a process is its pid and when it began (`layout.process_start`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from ws.layout import process_start
+
+
+def spawn_detached(argv: Sequence[str], *, log: str, env: Mapping[str, str]) -> int:
+    """Start a process that outlives us, in its own session, and return its pid. Raises OSError.
+
+    A shell stands between, so that it is init's child and not ours: we could not reap it for as long as it
+    lives. A background job of a shell leads no process group, so `setsid` needs no fork and keeps the pid.
+    """
+    script = 'cd / && exec 9>&1 && { setsid "$@" 9>&- </dev/null >>"$0" 2>&1 & echo $! >&9; }'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, log, *argv], env=dict(env), stdout=subprocess.PIPE, check=False, timeout=10
+    )
+    if done.returncode != 0 or not done.stdout.strip().isdigit():
+        raise OSError(f"cannot start {argv[0]}")
+    return int(done.stdout)
+
+
+def kill_all(pid: int, *, started: int | None = None, within_s: float = 5.0) -> bool:
+    """Kill a process, its session and all its descendants; False when some outlive the deadline.
+
+    With `started`, only if it still is that process. Rounds, because a process may fork while we look.
+    """
+    if started is not None and process_start(pid) != started:
+        return True
+    doomed = {pid: process_start(pid)}
+    deadline = time.monotonic() + within_s
+    pause_s = 0.001
+    while True:
+        _add_kin(doomed, session=pid)
+        alive = [each for each, began in doomed.items() if began is not None and process_start(each) == began]
+        if not alive:
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        for each in alive:
+            try:
+                os.kill(each, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, 0.05)
+
+
+def find_by_argument(argument: str) -> list[int]:
+    """The processes that have exactly this among their arguments."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    if argument.encode() in file.read().split(b"\0"):
+                        found.append(int(name))
+            except OSError:
+                continue
+    return found
+
+
+def _add_kin(doomed: dict[int, int | None], *, session: int) -> None:
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        fields = _stat(int(name))
+        if fields is None:
+            continue
+        parents[int(name)] = int(fields[1])
+        if int(fields[3]) == session:
+            doomed.setdefault(int(name), int(fields[19]))
+    grown = True
+    while grown:
+        grown = False
+        for pid, parent in parents.items():
+            if parent in doomed and pid not in doomed:
+                doomed[pid] = process_start(pid)
+                grown = True
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the third on: the second, the name, may hold anything."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None

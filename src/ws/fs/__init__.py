@@ -1,0 +1,1 @@
+"""The Filesystem protocol and its backends. Standard library only: the shim runs this code too."""

@@ -1,0 +1,468 @@
+"""A directory of this machine as a Filesystem: the host's own, and inside a container the workspace itself.
+
+Every call opens what it needs beneath the root (`confine`) and keeps nothing open afterwards, so one object
+serves many threads, and the directory may be mounted anew or exchanged as a whole between two calls. That is
+also the seam for snapshots: whoever has a store derives a SnapshotableFilesystem from this class, stages a
+tree beside the root and exchanges the two.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import attrgetter
+
+from ws.errors import InvalidRequest
+from ws.fs.confine import DIRECTORY, READ, Confinement, Pinned, check_regular, rename_new
+from ws.fs.globs import (
+    check_pattern,
+    compile_for_names,
+    compile_glob,
+    filter_for,
+    literal_prefix,
+    max_depth,
+)
+from ws.fs.host_streams import NEW, HostReader, HostWriter, sync_directory, temporary_name, write_all
+from ws.fs.metadata import birth_time, describe, statx_of
+from ws.fs.paths import PathRules, Place
+from ws.fs.protocol import (
+    CHUNK_BYTES,
+    ByteReader,
+    FileEntry,
+    FileStat,
+    GlobMatch,
+    GrepQuery,
+    GrepReport,
+    Limits,
+    WholeFile,
+    WriteMode,
+)
+from ws.fs.ripgrep import Ripgrep
+from ws.fs.search import check_query, is_binary, search_files
+from ws.fs.streams import Convenience, check_page, check_write_mode
+from ws.fs.trees import (
+    Hidden,
+    copy_tree,
+    ordered_files,
+    remove_any,
+    remove_tree,
+    walk,
+)
+
+
+class HostFilesystem(Convenience):
+    """Files below a directory of this machine."""
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        limits: Limits | None = None,
+        read_only: bool = False,
+        durable: bool = True,
+        allowed_paths: Sequence[str] = (),
+        restricted_paths: Sequence[str] = (),
+        home: str | None = None,
+        rg: Sequence[str] | None = None,
+    ) -> None:
+        """Raises FileNotFoundError, NotADirectoryError.
+
+        `rg` is the command that runs ripgrep, if there is one.
+        """
+        self._root = os.path.realpath(root)
+        os.close(os.open(self._root, DIRECTORY))
+        self._limits = limits or Limits()
+        self._read_only = read_only
+        self._durable = durable
+        self._rules = PathRules.of(
+            self._root,
+            limits=self._limits,
+            allowed_paths=tuple(allowed_paths),
+            restricted_paths=tuple(restricted_paths),
+            home=home,
+        )
+        self._confinement = Confinement(self._rules)
+        self._rg = Ripgrep(tuple(rg)) if rg else None
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    @property
+    def read_only(self) -> bool:
+        return self._read_only
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    # streams
+
+    def open_read(self, path: str) -> HostReader:
+        place = self._rules.parse(path)
+        fd, status = self._open_regular(place, path)
+        try:
+            return HostReader(self._shown(path, place), fd, status.st_size)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _open_regular(self, place: Place, path: str) -> tuple[int, os.stat_result]:
+        """A descriptor of a regular file, and what it is like."""
+        try:
+            fd = self._confinement.open_place(place, path, READ)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                raise InvalidRequest(f"{path!r} is a socket, not a regular file") from None
+            raise
+        try:
+            status = os.fstat(fd)
+            check_regular(status, path)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, status
+
+    def open_write(
+        self, path: str, mode: WriteMode = "overwrite", create_parents: bool = True, *, unnamed: bool = False
+    ) -> HostWriter:
+        """See `Filesystem`, and `HostWriter` for what is unnamed."""
+        check_write_mode(mode)
+        self._check_writable(path)
+        if path.endswith("/"):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        with self._confinement.parent(path, follow_last=True, create_parents=create_parents) as pinned:
+            if not pinned.name:
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            root_born = None if self._durable else self._root_born
+            shown = self._shown(path)
+            return HostWriter(shown, pinned, mode, sync=self._durable, unnamed=unnamed, root_born=root_born)
+
+    def put(self, path: str, chunks: Iterable[bytes], *, permissions: int, modified_ns: int) -> None:
+        with self.open_write(path, "overwrite", False) as writer:
+            writer.become(permissions=permissions, modified_ns=modified_ns)
+            writer.write_all(chunks)
+
+    def add(self, path: str, content: bytes) -> None:
+        self._check_writable(path)
+        with self._confinement.parent(path, create_parents=True) as pinned:
+            try:
+                fd = os.open(pinned.name, NEW, 0o666, dir_fd=pinned.parent)
+            except OSError as error:
+                error.filename = path
+                raise
+            try:
+                write_all(fd, content)
+                if self._durable:
+                    os.fsync(fd)
+                    sync_directory(pinned.parent)
+            except BaseException:
+                os.unlink(pinned.name, dir_fd=pinned.parent)
+                raise
+            finally:
+                os.close(fd)
+
+    def read_bytes(self, path: str, offset: int = 0, limit: int | None = None) -> bytes:
+        check_page(offset, limit)
+        fd, status = self._open_regular(self._rules.parse(path), path)
+        try:
+            left = max(0, status.st_size - offset)
+            wanted = left if limit is None else min(left, limit)
+            self._check_size(path, wanted, "read_bytes")
+            return os.pread(fd, wanted, offset)
+        finally:
+            os.close(fd)
+
+    def read_whole(self, path: str) -> WholeFile:
+        fd, status = self._open_regular(self._rules.parse(path), path)
+        try:
+            self._check_size(path, status.st_size, "read_whole")
+            return WholeFile(os.pread(fd, status.st_size, 0), stat.S_IMODE(status.st_mode), status.st_mtime_ns)
+        finally:
+            os.close(fd)
+
+    # metadata
+
+    def exists(self, path: str) -> bool:
+        try:
+            os.close(self._confinement.open(path, os.O_PATH | os.O_CLOEXEC))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def stat(self, path: str, *, follow_symlinks: bool = True) -> FileStat:
+        if follow_symlinks:
+            fd = self._confinement.open(path, os.O_PATH | os.O_CLOEXEC)
+        else:
+            with self._confinement.parent(path) as pinned:
+                name, flags = pinned.name or ".", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+                fd = os.open(name, flags, dir_fd=pinned.parent)
+        try:
+            return statx_of(fd, self._shown(path), read_only=self._read_only)
+        finally:
+            os.close(fd)
+
+    def list(self, path: str = ".") -> Sequence[FileEntry]:
+        shown = self._shown(path)
+        prefix = "" if shown == "." else shown + "/"
+        entries: list[FileEntry] = []
+        fd = self._confinement.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with os.scandir(fd) as found:
+                for entry in found:
+                    is_link = entry.is_symlink()
+                    is_file = entry.is_file(follow_symlinks=False)
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    if is_link:
+                        is_file, is_directory = self._behind_link(prefix + entry.name)
+                    entries.append(FileEntry(entry.name, prefix + entry.name, is_file, is_directory, is_link))
+        finally:
+            os.close(fd)
+        entries.sort(key=_by_name)
+        return entries
+
+    def scan(self, path: str = ".") -> Sequence[FileStat]:
+        shown = self._shown(path)
+        prefix = "" if shown == "." else shown + "/"
+        found: list[FileStat] = []
+        fd = self._confinement.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue  # gone between the listing and the look
+                    target = _target(entry.name, fd) if stat.S_ISLNK(status.st_mode) else None
+                    found.append(describe(status, prefix + entry.name, target))
+        finally:
+            os.close(fd)
+        found.sort(key=_by_path)
+        return found
+
+    def read_link(self, path: str) -> str:
+        with self._confinement.parent(path) as pinned:
+            try:
+                return os.readlink(pinned.name or ".", dir_fd=pinned.parent)
+            except OSError as error:
+                error.filename = path
+                raise
+
+    def glob(self, pattern: str, path: str = ".") -> Sequence[GlobMatch]:
+        pattern = check_pattern(pattern)
+        by_name = compile_for_names(pattern)
+        shown = self._shown(path)
+        prefix = "" if shown == "." else shown + "/"
+        found: list[GlobMatch] = []
+        top = self._confinement.open(path, DIRECTORY)
+        try:
+            entries = walk(
+                top,
+                start=literal_prefix(pattern),
+                max_depth=max_depth(pattern),
+                hidden=self._hidden(prefix),
+                matches_path=compile_glob(pattern) if by_name is None else None,
+                matches_name=by_name,
+            )
+            for below, entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                is_file = stat.S_ISREG(status.st_mode)
+                if stat.S_ISLNK(status.st_mode):
+                    is_file = self._behind_link(prefix + below)[0]
+                found.append(GlobMatch(prefix + below, is_file, status.st_mtime_ns))
+        finally:
+            os.close(top)
+        found.sort()  # by path, which no two share
+        return found
+
+    def search(self, query: GrepQuery) -> GrepReport:
+        limit = check_query(query, self._limits.max_matches)
+        shown = self._shown(query.path)
+        top = self._confinement.open(query.path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            status = os.fstat(top)
+            if stat.S_ISDIR(status.st_mode):
+                return self._search_below(query, top, "" if shown == "." else shown + "/", limit)
+        finally:
+            os.close(top)
+        check_regular(status, query.path)
+        if is_binary(self.read_bytes(shown, 0, CHUNK_BYTES)):
+            return GrepReport(binary_files=(shown,))
+        if self._rg is not None and self._rg.takes(query):
+            return self._rg.search_files(query, [shown], self.open_read, _descriptor, limit)
+        return search_files(query, [shown], self.open_read, limit)
+
+    def _search_below(self, query: GrepQuery, top: int, prefix: str, limit: int) -> GrepReport:
+        accepts = filter_for(query.glob)
+        found = self._rg.file_names(query, top) if self._rg is not None else None
+        if self._rg is not None and found is not None:
+            names = sorted(prefix + name for name in found if accepts is None or accepts(name))
+            return self._rg.search_files(query, names, self.open_read, _descriptor, limit)
+        inside = ordered_files(top, hidden=self._hidden(prefix))
+        chosen = (prefix + name for name in inside if accepts is None or accepts(name))
+        return search_files(query, chosen, self.open_read, limit)
+
+    # mutations
+
+    def delete(self, path: str, recursive: bool = False) -> None:
+        with self.pin_for_change(path) as pinned:
+            try:
+                kind = os.stat(pinned.name, dir_fd=pinned.parent, follow_symlinks=False).st_mode
+                if not stat.S_ISDIR(kind):
+                    os.unlink(pinned.name, dir_fd=pinned.parent)
+                elif recursive:
+                    remove_tree(pinned.parent, pinned.name)
+                else:
+                    os.rmdir(pinned.name, dir_fd=pinned.parent)
+            except OSError as error:
+                error.filename = path
+                raise
+            if self._durable:
+                sync_directory(pinned.parent)
+
+    def mkdir(self, path: str, parents: bool = True, exist_ok: bool = True) -> None:
+        self._check_writable(path)
+        with self._confinement.parent(path, create_parents=parents) as pinned:
+            if not pinned.name:
+                if exist_ok:
+                    return
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            try:
+                os.mkdir(pinned.name, dir_fd=pinned.parent)
+            except FileExistsError:
+                if exist_ok and self.stat(path).is_directory:
+                    return
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+            if self._durable:
+                sync_directory(pinned.parent)
+
+    def move(self, source: str, destination: str, *, overwrite: bool = False) -> None:
+        with self.pin_for_change(source) as old, self.pin_for_change(destination) as new:
+            try:
+                if overwrite:
+                    os.rename(old.name, new.name, src_dir_fd=old.parent, dst_dir_fd=new.parent)
+                else:
+                    rename_new(old.name, old.parent, new.name, new.parent)
+            except OSError as error:
+                if error.errno == errno.EINVAL:
+                    raise InvalidRequest(f"{source!r} cannot be moved into itself ({destination!r})") from None
+                if error.errno != errno.EXDEV:
+                    error.filename, error.filename2 = source, destination
+                    raise
+                self._move_by_copy(old, new, overwrite=overwrite)
+            if self._durable:
+                sync_directory(old.parent)
+                sync_directory(new.parent)
+
+    def _move_by_copy(self, old: Pinned, new: Pinned, *, overwrite: bool) -> None:
+        """What rename cannot do: another filesystem, or a directory of an overlay's lower layer.
+
+        Commit point: the rename of the finished copy; the source is removed after it.
+        """
+        temporary = temporary_name()
+        copy_tree(old.parent, old.name, new.parent, temporary)
+        try:
+            if overwrite:
+                os.rename(temporary, new.name, src_dir_fd=new.parent, dst_dir_fd=new.parent)
+            else:
+                rename_new(temporary, new.parent, new.name, new.parent)
+        except BaseException:
+            remove_any(new.parent, temporary)
+            raise
+        remove_any(old.parent, old.name)
+
+    def make_link(self, path: str, target: str) -> None:
+        with self.pin_for_change(path) as pinned:
+            try:
+                os.symlink(target, pinned.name, dir_fd=pinned.parent)
+            except OSError as error:
+                error.filename = path
+                raise
+
+    def set_mode(self, path: str, mode: int) -> None:
+        self._check_writable(path)
+        fd = self._confinement.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            os.chmod(f"/proc/self/fd/{fd}", mode)
+        finally:
+            os.close(fd)
+
+    def set_modified(self, path: str, modified_ns: int) -> None:
+        self._check_writable(path)
+        with self._confinement.parent(path) as pinned:
+            name, times = pinned.name or ".", (time.time_ns(), modified_ns)
+            os.utime(name, ns=times, dir_fd=pinned.parent, follow_symlinks=False)
+
+    # what the rest of `fs` needs
+
+    @contextmanager
+    def pin_for_change(self, path: str) -> Iterator[Pinned]:
+        """Pin a path that is about to go or to come as a whole: moves, also between two host directories."""
+        self._check_writable(path)
+        with self._confinement.parent(path) as pinned:
+            if not pinned.name:
+                raise self._rules.violation(path, "it is the root itself")
+            if self._rules.guards_below(self._rules.absolute(pinned.place)):
+                raise self._rules.violation(path, "a restricted path lies below it")
+            yield pinned
+
+    def _shown(self, path: str, place: Place | None = None) -> str:
+        """The path as results carry it. A `..` on the way is resolved by the kernel, not by its spelling."""
+        place = place or self._rules.parse(path)
+        if ".." in place.segments:
+            place = self._confinement.real_place(place, path)
+        return self._rules.shown(place)
+
+    def _behind_link(self, path: str) -> tuple[bool, bool]:
+        try:
+            fd = self._confinement.open(path, os.O_PATH | os.O_CLOEXEC)
+        except (OSError, ValueError):
+            return False, False
+        try:
+            kind = os.fstat(fd).st_mode
+        finally:
+            os.close(fd)
+        return stat.S_ISREG(kind), stat.S_ISDIR(kind)
+
+    def _root_born(self) -> float | None:
+        fd = os.open(self._root, DIRECTORY)
+        try:
+            return birth_time(fd)
+        finally:
+            os.close(fd)
+
+    def _hidden(self, prefix: str) -> Hidden | None:
+        if self._rules.anywhere:
+            return None
+        start = prefix if prefix.startswith("/") else f"{self._root.rstrip('/')}/{prefix}"
+        return Hidden(
+            hides=lambda below: self._rules.is_restricted(start + below),
+            closes=lambda below: self._rules.is_closed(start + below),
+        )
+
+    def _check_writable(self, path: str) -> None:
+        if self._read_only:
+            raise PermissionError(errno.EROFS, "the filesystem is read-only", path)
+
+
+def _target(name: str, directory: int) -> str | None:
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError:
+        return None  # no link any more
+
+
+def _descriptor(reader: ByteReader) -> int:
+    assert isinstance(reader, HostReader)
+    return reader.fileno()
+
+
+_by_name = attrgetter("name")
+_by_path = attrgetter("path")

@@ -1,0 +1,453 @@
+"""A Filesystem in memory: for tests, for plans, for an agent that needs no disk.
+
+The rules of paths, links, writes and errors are those of a host directory; one conformance suite runs on
+both. Trees share their structure (`memory_tree`), so a snapshot is O(1) and a restore is one assignment. A
+file's bytes are held once; readers look at them without a copy. Mutations are serialised by a lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from threading import Lock
+
+from ws.errors import FsViolationError, InvalidRequest
+from ws.fs.globs import check_pattern, compile_glob, filter_for
+from ws.fs.memory_tree import (
+    FILE_MODE,
+    MAX_LINKS,
+    DirectoryNode,
+    FileNode,
+    LinkNode,
+    Node,
+    empty_directory,
+    lookup,
+    walk,
+    with_node,
+)
+from ws.fs.paths import PathRules, Place
+from ws.fs.protocol import (
+    CHUNK_BYTES,
+    FileEntry,
+    FileStat,
+    FilesystemSnapshot,
+    GlobMatch,
+    GrepQuery,
+    GrepReport,
+    Limits,
+    WriteMode,
+)
+from ws.fs.search import check_query, is_binary, search_files
+from ws.fs.streams import Convenience, Reader, Writer, check_write_mode
+
+_Segments = tuple[str, ...]
+
+
+class MemoryReader(Reader):
+    """The bytes of a node; BytesIO shares them."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, path: str, data: bytes) -> None:
+        super().__init__(path, len(data))
+        self._stream = io.BytesIO(data)
+
+    def _pread(self, size: int, offset: int) -> bytes:
+        self._stream.seek(offset)
+        return self._stream.read(size)
+
+    def _release(self) -> None:
+        self._stream.close()
+
+
+class MemoryWriter(Writer):
+    """Bytes that become a node when the stream is closed."""
+
+    __slots__ = ("_buffer", "_filesystem", "_mode", "_segments")
+
+    def __init__(
+        self, path: str, filesystem: MemoryFilesystem, segments: _Segments, mode: WriteMode, start: bytes
+    ) -> None:
+        super().__init__(path)
+        self._filesystem = filesystem
+        self._segments = segments
+        self._mode = mode
+        self._buffer = io.BytesIO()
+        self._buffer.write(start)
+
+    def _append(self, data: bytes | bytearray | memoryview) -> None:
+        self._buffer.write(data)
+
+    def _commit(self) -> None:
+        self._filesystem._put_file(self._segments, self._buffer.getvalue(), self._mode, self._path)
+        self._buffer.close()
+
+    def _abandon(self) -> None:
+        self._buffer.close()
+
+
+class MemoryFilesystem(Convenience):
+    """Files in this process, below a root that exists in name only."""
+
+    def __init__(
+        self,
+        root: str = "/workspace",
+        *,
+        limits: Limits | None = None,
+        read_only: bool = False,
+        restricted_paths: Sequence[str] = (),
+        allowed_paths: Sequence[str] = (),
+        home: str | None = None,
+    ) -> None:
+        self._limits = limits or Limits()
+        self._read_only = read_only
+        self._rules = PathRules.of(
+            root,
+            limits=self._limits,
+            allowed_paths=tuple(allowed_paths),
+            restricted_paths=tuple(restricted_paths),
+            home=home,
+        )
+        self._tree = empty_directory(time.time_ns())
+        self._snapshots: dict[str, DirectoryNode] = {}
+        self._lock = Lock()
+
+    @property
+    def root(self) -> str:
+        return self._rules.root
+
+    @property
+    def read_only(self) -> bool:
+        return self._read_only
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    # streams
+
+    def open_read(self, path: str) -> MemoryReader:
+        node = self._node(path)
+        if isinstance(node, DirectoryNode):
+            raise _os_error(errno.EISDIR, path)
+        assert isinstance(node, FileNode)
+        return MemoryReader(self._shown(path), node.data)
+
+    def open_write(self, path: str, mode: WriteMode = "overwrite", create_parents: bool = True) -> MemoryWriter:
+        check_write_mode(mode)
+        self._check_writable(path)
+        if path.endswith("/"):
+            raise _os_error(errno.EISDIR, path)
+        with self._lock:
+            segments = self._resolve(path, create_parents=create_parents)
+        old = lookup(self._tree, segments)
+        if isinstance(old, DirectoryNode):
+            raise _os_error(errno.EISDIR, path)
+        if old is not None and mode == "create":
+            raise _os_error(errno.EEXIST, path)
+        start = old.data if mode == "append" and isinstance(old, FileNode) else b""
+        return MemoryWriter(self._shown(path), self, segments, mode, start)
+
+    def _put_file(self, segments: _Segments, data: bytes, mode: WriteMode, path: str) -> None:
+        with self._lock:
+            now = time.time_ns()
+            if not isinstance(lookup(self._tree, segments[:-1]), DirectoryNode):
+                raise _os_error(errno.ENOENT, path)
+            old = lookup(self._tree, segments)
+            if mode == "create" and old is not None:
+                raise _os_error(errno.EEXIST, path)
+            if isinstance(old, DirectoryNode):
+                raise _os_error(errno.EISDIR, path)
+            kept = (old.mode & 0o1777, old.created_ns) if old else (FILE_MODE, now)
+            self._tree = with_node(self._tree, segments, FileNode(*kept, now, data), now)
+
+    # metadata
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._node(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def stat(self, path: str, *, follow_symlinks: bool = True) -> FileStat:
+        return self._describe(self._node(path, follow_last=follow_symlinks), self._shown(path))
+
+    def list(self, path: str = ".") -> Sequence[FileEntry]:
+        directory, prefix = self._directory(path)
+        found: list[FileEntry] = []
+        for name, node in sorted(directory.entries.items()):
+            kind = self._behind_link(prefix + name) if isinstance(node, LinkNode) else node
+            found.append(
+                FileEntry(
+                    name,
+                    prefix + name,
+                    isinstance(kind, FileNode),
+                    isinstance(kind, DirectoryNode),
+                    isinstance(node, LinkNode),
+                )
+            )
+        return found
+
+    def scan(self, path: str = ".") -> Sequence[FileStat]:
+        directory, prefix = self._directory(path)
+        return [self._describe(node, prefix + name) for name, node in sorted(directory.entries.items())]
+
+    def read_link(self, path: str) -> str:
+        node = self._node(path, follow_last=False)
+        if not isinstance(node, LinkNode):
+            raise _os_error(errno.EINVAL, path)
+        return node.target
+
+    def glob(self, pattern: str, path: str = ".") -> Sequence[GlobMatch]:
+        matches = compile_glob(check_pattern(pattern))
+        directory, prefix = self._directory(path)
+        found: list[GlobMatch] = []
+        for below, node in walk(directory):
+            if matches(below) and not self._is_restricted(prefix + below):
+                kind = self._behind_link(prefix + below) if isinstance(node, LinkNode) else node
+                found.append(GlobMatch(prefix + below, isinstance(kind, FileNode), node.modified_ns))
+        return sorted(found, key=lambda match: match.path)
+
+    def search(self, query: GrepQuery) -> GrepReport:
+        limit = check_query(query, self._limits.max_matches)
+        node = self._node(query.path)
+        if isinstance(node, FileNode):
+            shown = self._shown(query.path)
+            if is_binary(node.data[:CHUNK_BYTES]):
+                return GrepReport(binary_files=(shown,))
+            return search_files(query, [shown], self.open_read, limit)
+        accepts = filter_for(query.glob)
+        directory, prefix = self._directory(query.path)
+        names = (
+            prefix + below
+            for below, node in walk(directory)
+            if isinstance(node, FileNode)
+            and (accepts is None or accepts(below))
+            and not self._is_restricted(prefix + below)
+        )
+        return search_files(query, names, self.open_read, limit)
+
+    # mutations
+
+    def delete(self, path: str, recursive: bool = False) -> None:
+        self._check_writable(path)
+        with self._lock:
+            segments = self._changeable(path)
+            node = lookup(self._tree, segments)
+            if node is None:
+                raise _os_error(errno.ENOENT, path)
+            if isinstance(node, DirectoryNode) and node.entries and not recursive:
+                raise _os_error(errno.ENOTEMPTY, path)
+            self._tree = with_node(self._tree, segments, None, time.time_ns())
+
+    def mkdir(self, path: str, parents: bool = True, exist_ok: bool = True) -> None:
+        self._check_writable(path)
+        with self._lock:
+            segments = self._resolve(path, create_parents=parents, follow_last=False)
+            if lookup(self._tree, segments) is None:
+                now = time.time_ns()
+                self._tree = with_node(self._tree, segments, empty_directory(now), now)
+                return
+        if not exist_ok or not isinstance(self._behind_link(path), DirectoryNode):
+            raise _os_error(errno.EEXIST, path)
+
+    def move(self, source: str, destination: str, *, overwrite: bool = False) -> None:
+        self._check_writable(source)
+        with self._lock:
+            old, new = self._changeable(source), self._changeable(destination)
+            node = lookup(self._tree, old)
+            if node is None:
+                raise _os_error(errno.ENOENT, source)
+            if isinstance(node, DirectoryNode) and new[: len(old)] == old and new != old:
+                raise InvalidRequest(f"{source!r} cannot be moved into itself ({destination!r})")
+            there = lookup(self._tree, new)
+            if there is not None:
+                if not overwrite:
+                    raise _os_error(errno.EEXIST, destination)
+                _check_replaceable(node, there, destination)
+            if old == new:
+                return
+            now = time.time_ns()
+            without = with_node(self._tree, old, None, now)
+            self._tree = with_node(without, new, node, now)
+
+    def make_link(self, path: str, target: str) -> None:
+        self._check_writable(path)
+        with self._lock:
+            segments = self._changeable(path)
+            if lookup(self._tree, segments) is not None:
+                raise _os_error(errno.EEXIST, path)
+            now = time.time_ns()
+            self._tree = with_node(self._tree, segments, LinkNode(0o777, now, now, target), now)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        self._check_writable(path)
+        with self._lock:
+            segments = self._resolve(path)
+            node = replace(self._existing(segments, path), mode=mode & 0o7777)
+            self._tree = with_node(self._tree, segments, node, time.time_ns())
+
+    def set_modified(self, path: str, modified_ns: int) -> None:
+        self._check_writable(path)
+        with self._lock:
+            segments = self._resolve(path, follow_last=False)
+            node = replace(self._existing(segments, path), modified_ns=modified_ns)
+            self._tree = with_node(self._tree, segments, node, time.time_ns())
+
+    # snapshots
+
+    def snapshot(self, tag: str | None = None) -> FilesystemSnapshot:
+        """Keep the tree as it is. Commit point: the reference to its root."""
+        snapshot_id = os.urandom(16).hex()
+        self._snapshots[snapshot_id] = self._tree
+        return FilesystemSnapshot(
+            snapshot_id, datetime.now(UTC), commit_ref=f"memory:{snapshot_id}", root_path=self.root, tag=tag
+        )
+
+    def restore(self, snapshot: FilesystemSnapshot) -> None:
+        """Make the tree what it was. Raises InvalidRequest. Commit point: one assignment."""
+        tree = self._snapshots.get(snapshot.snapshot_id)
+        if tree is None:
+            raise InvalidRequest(f"snapshot {snapshot.snapshot_id!r} is not one of this filesystem")
+        self._check_writable(self.root)
+        with self._lock:
+            self._tree = tree
+
+    # finding
+
+    def _resolve(self, path: str, *, follow_last: bool = True, create_parents: bool = False) -> _Segments:
+        """The real segments of a path, links resolved; the last one need not exist. Holds no lock itself."""
+        place = self._rules.parse(path)
+        if place.anchor != self._rules.root:
+            raise self._rules.violation(path, "there is nothing outside the root here")
+        real: list[str] = []
+        pending = list(reversed(place.segments))
+        links = 0
+        while pending:
+            segment = pending.pop()
+            if segment in ("", "."):
+                continue
+            if segment == "..":
+                if not real:
+                    raise self._rules.violation(path, "it leads out")
+                real.pop()
+                continue
+            node = lookup(self._tree, (*real, segment))
+            if isinstance(node, LinkNode) and (pending or follow_last):
+                links += 1
+                if links > MAX_LINKS:
+                    raise self._rules.violation(path, "too many links")
+                target = _below_root(node.target, self._rules, path)
+                if target is not node.target:
+                    real.clear()
+                pending += reversed(target.split("/"))
+                continue
+            real.append(segment)
+            if pending and not isinstance(node, DirectoryNode):
+                self._make_parent(tuple(real), node, path, create=create_parents)
+        self._rules.check_real(Place(self._rules.root, tuple(real)), path)
+        return tuple(real)
+
+    def _make_parent(self, segments: _Segments, node: Node | None, path: str, *, create: bool) -> None:
+        if node is not None:
+            raise _os_error(errno.ENOTDIR, path)
+        if not create:
+            raise _os_error(errno.ENOENT, path)
+        now = time.time_ns()
+        self._tree = with_node(self._tree, segments, empty_directory(now), now)
+
+    def _changeable(self, path: str) -> _Segments:
+        """The segments of a path that is about to come or go as a whole; its parent exists."""
+        segments = self._resolve(path, follow_last=False)
+        if not segments:
+            raise self._rules.violation(path, "it is the root itself")
+        if self._rules.guards_below(self._rules.absolute(Place(self._rules.root, segments))):
+            raise self._rules.violation(path, "a restricted path lies below it")
+        return segments
+
+    def _existing(self, segments: _Segments, path: str) -> Node:
+        node = lookup(self._tree, segments)
+        if node is None:
+            raise _os_error(errno.ENOENT, path)
+        return node
+
+    def _node(self, path: str, *, follow_last: bool = True) -> Node:
+        return self._existing(self._resolve(path, follow_last=follow_last), path)
+
+    def _directory(self, path: str) -> tuple[DirectoryNode, str]:
+        node = self._node(path)
+        if not isinstance(node, DirectoryNode):
+            raise _os_error(errno.ENOTDIR, path)
+        shown = self._shown(path)
+        return node, "" if shown == "." else shown + "/"
+
+    def _behind_link(self, path: str) -> Node | None:
+        try:
+            return self._node(path)
+        except (OSError, ValueError):
+            return None
+
+    def _shown(self, path: str) -> str:
+        place = self._rules.parse(path)
+        if ".." in place.segments:
+            place = Place(place.anchor, self._resolve(path, follow_last=False))
+        return self._rules.shown(place)
+
+    def _is_restricted(self, path: str) -> bool:
+        return not self._rules.anywhere and self._rules.is_restricted(f"{self.root.rstrip('/')}/{path}")
+
+    def _describe(self, node: Node, path: str) -> FileStat:
+        target = node.target if isinstance(node, LinkNode) else None
+        size = len(node.data) if isinstance(node, FileNode) else len(target or "")
+        created, modified = (datetime.fromtimestamp(ns / 1e9, UTC) for ns in (node.created_ns, node.modified_ns))
+        return FileStat(
+            path,
+            isinstance(node, FileNode),
+            isinstance(node, DirectoryNode),
+            size,
+            created,
+            modified,
+            modified,
+            node.mode,
+            target is not None,
+            target,
+            writable=not self._read_only,
+        )
+
+    def _check_writable(self, path: str) -> None:
+        if self._read_only:
+            raise PermissionError(errno.EROFS, "the filesystem is read-only", path)
+
+
+def _below_root(target: str, rules: PathRules, path: str) -> str:
+    """A link's target, or what an absolute one says below the root. Raises FsViolationError."""
+    if not target.startswith("/"):
+        return target
+    try:
+        anchor, below = rules.parse_target(target)
+    except FsViolationError:
+        anchor, below = "", ""
+    if anchor != rules.root:
+        raise rules.violation(path, f"a link on the way leads to {target!r}")
+    return below
+
+
+def _check_replaceable(node: Node, there: Node, path: str) -> None:
+    """What rename(2) refuses to put over what."""
+    if isinstance(there, DirectoryNode):
+        if not isinstance(node, DirectoryNode):
+            raise _os_error(errno.EISDIR, path)
+        if there.entries:
+            raise _os_error(errno.ENOTEMPTY, path)
+    elif isinstance(node, DirectoryNode):
+        raise _os_error(errno.ENOTDIR, path)
+
+
+def _os_error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code), path)

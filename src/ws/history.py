@@ -1,0 +1,242 @@
+"""The line of snapshots of a workspace: what a snapshot is, which one somebody means, and whose turn it is.
+
+Snapshots are commits under `refs/workspaces/ID/N`; 0 is the base, and is published with the first snapshot. The
+reference is what makes one true. The record follows: a crash between the two is caught up with when the next operation
+takes its turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ws import durable
+from ws.errors import (
+    KernelRefused,
+    NotFound,
+    RestoreFailed,
+    SnapshotNotFound,
+    StateUnusable,
+    WorkspaceError,
+    WorkspaceNotFound,
+)
+from ws.layout import Home, Intent, Operation, Stack, WorkspaceRecord, read_record, write_record
+from ws.recovery import ensure_whole
+from ws.store import commits
+from ws.store.repository import Store
+
+Kind = Literal["base", "snapshot", "safety"]
+
+TURN_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A state of a workspace that can be restored. `id` names it; the fields of the protocol follow from it."""
+
+    id: str
+    workspace: str
+    number: int
+    commit: str
+    tree: str
+    kind: Kind
+    message: str
+    tag: str | None
+    created_at: datetime.datetime
+    paths_changed: int
+    size_bytes: int
+    skipped: tuple[str, ...]  # sockets and devices, which are not kept
+    parent: int | None  # the snapshot that the workspace stood on
+    restored: int | None  # for a safety snapshot: what was restored right after it
+    root_path: str
+    git_dir: str
+
+    @property
+    def snapshot_id(self) -> str:
+        return self.id
+
+    @property
+    def commit_ref(self) -> str:
+        return self.commit
+
+    @classmethod
+    def of(cls, home: Home, stored: commits.Snapshot) -> Snapshot:
+        facts = stored.facts
+        return cls(
+            id=stored.id[:12],
+            workspace=stored.workspace,
+            number=stored.number,
+            commit=stored.id,
+            tree=stored.tree,
+            kind=facts["kind"],
+            message=stored.message,
+            tag=stored.tag,
+            created_at=datetime.datetime.fromtimestamp(stored.created_ns / 1e9, datetime.UTC),
+            paths_changed=facts["paths_changed"],
+            size_bytes=facts["size_bytes"],
+            skipped=tuple(facts["skipped"]),
+            parent=facts["parent"],
+            restored=facts["restored"],
+            root_path=facts["root"],
+            git_dir=home.store,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A tree that can be restored, diffed or forked from: a snapshot, or the base of a workspace without any."""
+
+    number: int
+    tree: str
+    name: str
+    commit: str | None = None
+
+
+def read_history(home: Home, store: Store, workspace_id: str) -> list[Snapshot]:
+    """Every snapshot of a workspace, oldest first, the base included once there is another. Raises StoreDamaged."""
+    # Those that came in a bundle name the workspace they were taken of; whose they are now the references say.
+    stored = commits.list_snapshots(store, workspace_id)
+    return [replace(Snapshot.of(home, one), workspace=workspace_id) for one in stored]
+
+
+def find_target(store: Store, record: WorkspaceRecord, wanted: str | None) -> Target:
+    """What somebody means: an id or a unique prefix, a tag, `~N`, `base`; by default the newest snapshot.
+
+    Safety snapshots have ids like all others, but `~N` and the default pass over them: they mean what somebody kept
+    on purpose, also after a restore. Raises SnapshotNotFound, SnapshotAmbiguous.
+    """
+    if wanted == "base":
+        return Target(0, record.origin_tree, "base")
+    if wanted is None or re.fullmatch(r"~\d{1,9}", wanted):
+        return _kept_on_purpose(store, record, int((wanted or "~0")[1:]))
+    try:
+        return _target(commits.find_snapshot(store, record.id, wanted))
+    except SnapshotNotFound:
+        raise _not_found(record, wanted) from None
+
+
+def find_number(store: Store, record: WorkspaceRecord, number: int) -> Target:
+    """A published snapshot by its number; 0 is the base. Raises SnapshotNotFound."""
+    if number == 0:
+        return Target(0, record.origin_tree, "base")
+    commit = commits.snapshot_id(store, record.id, number)
+    if commit is None:
+        raise _not_found(record, str(number))
+    return _target(commits.read_snapshot(store, commit))
+
+
+def _kept_on_purpose(store: Store, record: WorkspaceRecord, back: int) -> Target:
+    left = back
+    for number in range(record.history.count, -1, -1):
+        commit = commits.snapshot_id(store, record.id, number)  # None: a safety snapshot that git does not have yet
+        stored = commits.read_snapshot(store, commit) if commit else None
+        if stored and stored.facts["kind"] != "safety":
+            if left == 0:
+                return _target(stored)
+            left -= 1
+    if left == 0:
+        return Target(0, record.origin_tree, "base")
+    raise _not_found(record, f"~{back}")
+
+
+def _target(stored: commits.Snapshot) -> Target:
+    return Target(stored.number, stored.tree, stored.tag or stored.id[:12], stored.id)
+
+
+def _not_found(record: WorkspaceRecord, wanted: str) -> SnapshotNotFound:
+    return SnapshotNotFound(f"{record.name} has no snapshot {wanted!r}", hint=f"`ws log {record.name}` lists them")
+
+
+@contextlib.contextmanager
+def turn(home: Home, workspace_id: str, operation: Operation) -> Iterator[tuple[WorkspaceRecord, Store]]:
+    """One snapshot, restore or fork of a workspace at a time; the record, caught up with the references.
+
+    Raises Busy, WorkspaceNotFound, StateUnusable when the disk is full or broken.
+    """
+    with _typed(workspace_id), _turn_lock(home, workspace_id):
+        record = read_record(home, workspace_id)
+        if record is None or record.state != "ready":
+            raise WorkspaceNotFound(f"workspace {workspace_id} is gone")
+        intent = Intent(workspace_id=workspace_id, operation=operation, engine=record.engine)
+        with (
+            durable.intent(home.pending(workspace_id), intent.to_bytes(), sync=False) as announced,
+            _typed(workspace_id, announced),
+            Store(home.store, lasting=True) as store,
+        ):
+            record = _catch_up(home, store, record)
+            yield record if record.container and record.container.alive() else ensure_whole(home, record), store
+
+
+@contextlib.contextmanager
+def _turn_lock(home: Home, workspace_id: str) -> Iterator[None]:
+    what = f"the history of {workspace_id}"
+    try:
+        held = durable.acquire_lock(home.turn(workspace_id), timeout_s=TURN_TIMEOUT_S, what=what)
+    except NotFound as error:
+        raise WorkspaceNotFound(error.message) from None
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+@contextlib.contextmanager
+def _typed(workspace_id: str, announced: durable.Announced | None = None) -> Iterator[None]:
+    """A disk or kernel that refuses is an error of ours; and as it may refuse the putting right too, recovery looks."""
+    try:
+        yield
+    except (KernelRefused, RestoreFailed, StateUnusable):
+        if announced:
+            announced.leave()
+        raise
+    except WorkspaceError:
+        raise
+    except OSError as error:
+        if announced:
+            announced.leave()
+        raise StateUnusable(
+            f"the state of {workspace_id} cannot be read or changed: {error.strerror or error}",
+            hint="check that WS_HOME is writable and not full",
+        ) from error
+
+
+def _catch_up(home: Home, store: Store, record: WorkspaceRecord) -> WorkspaceRecord:
+    """The record as it would be had the snapshot that was published last also been recorded."""
+    newest = commits.newest_snapshot(store, record.id, after=record.history.count)
+    if newest is None:
+        return record
+    layers = newest.facts["layers"]
+    sealed = layers is not None and tuple(layers) == record.layers
+    return recorded(home, record, newest.number, newest.tree, sealed=sealed)
+
+
+def recorded(home: Home, record: WorkspaceRecord, number: int, tree: str, *, sealed: bool) -> WorkspaceRecord:
+    """Write down that a snapshot was published: the workspace stands on it.
+
+    When it was sealed its layers are the workspace's own, and are remembered as its stack. Nothing here is synced, and
+    a full disk is no failure: the snapshot counts already, and the next turn catches up with the reference.
+    """
+    history = replace(record.history, head=number, count=number)
+    done = replace(record, history=history)
+    if sealed:
+        done = replace(record, tree=tree, history=replace(history, unhashed=0))
+    with contextlib.suppress(OSError):
+        if sealed:
+            remember_stack(home, record.id, number, Stack(tree=tree, base=record.base, layers=record.layers))
+        write_record(home, done, sync=False)
+    return done
+
+
+def remember_stack(home: Home, workspace_id: str, number: int, stack: Stack) -> None:
+    """Keep the layers of a snapshot in mind. Not synced: a stack that is lost or torn is rebuilt from git."""
+    path = home.stack(workspace_id, number)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    temporary = f"{path}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(stack.to_bytes())
+    os.rename(temporary, path)

@@ -1,0 +1,147 @@
+"""Layers: the directories an overlay is made of, above the base.
+
+An upper is a layer that is still written to; sealing it changes nothing on disk but the record that names it. So a
+layer is made once, in its final place, and shared by name:
+
+    layers/LAYER/data    the files, whiteouts and opaque directories, as overlayfs wrote them
+    layers/LAYER/work    overlayfs' own scratch space while the layer is an upper
+    layers/LAYER/users/  an empty file for each workspace that needs the layer
+    layers/LAYER/boot    the boot it was made in: nothing in a layer is synced, so after a power cut it is in doubt
+
+The last user to go takes the layer away. Whoever shares a layer holds the lock of a workspace that uses it, so a layer
+without users is one that nobody can come to share: `rmdir users` is the test and the decision in one call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterable
+
+from ws import durable
+from ws.layout import Home, boot_id, read_stack
+from ws.overlay import shown_xattrs
+
+
+def create_layer(home: Home, layer: str, user: str, *, like: str) -> str:
+    """A new, empty layer whose root looks like the directory `like` to the container.
+
+    Commit point: the rename into `layers/`.
+    """
+    staged = home.staging()
+    data = os.path.join(staged, "data")
+    os.makedirs(data, mode=0o700)
+    os.mkdir(os.path.join(staged, "work"), 0o700)
+    os.mkdir(os.path.join(staged, "users"), 0o700)
+    with open(os.path.join(staged, "boot"), "w", encoding="ascii") as file:
+        file.write(boot_id())
+    os.close(os.open(os.path.join(staged, "users", user), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    copy_root(like, data)
+    os.rename(staged, home.layer(layer))
+    return home.layer(layer)
+
+
+def copy_root(like: str, data: str) -> None:
+    """Give one directory all that the container sees of another: the root of the workspace itself."""
+    status = os.stat(like)
+    for name, value in shown_xattrs(like).items():
+        os.setxattr(data, name, value)
+    if os.geteuid() == 0:
+        os.chown(data, status.st_uid, status.st_gid)
+    os.chmod(data, status.st_mode & 0o7777)
+    os.utime(data, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def is_trusted(home: Home, layer: str) -> bool:
+    """Whether a layer is there and has what was written to it: made since the machine started, or synced since."""
+    try:
+        with open(os.path.join(home.layer(layer), "boot"), encoding="ascii") as file:
+            return file.read() in (boot_id(), "synced") and os.path.isdir(os.path.join(home.layer(layer), "data"))
+    except OSError:
+        return False
+
+
+def is_present(home: Home, layer: str) -> bool:
+    """Whether a layer can be an upper again, whatever it has kept."""
+    return all(os.path.isdir(os.path.join(home.layer(layer), part)) for part in ("data", "work", "users"))
+
+
+def forget_doubtful_stacks(home: Home, user: str) -> None:
+    """Forget which layers made up a workspace's snapshots, where these may have been lost: git has the snapshots."""
+    directory = os.path.dirname(home.stack(user, 0))
+    with contextlib.suppress(FileNotFoundError):
+        for number in os.listdir(directory):
+            stack = read_stack(home, user, int(number)) if number.isdigit() else None
+            if stack is None or not all(is_trusted(home, layer) for layer in stack.layers):
+                os.unlink(os.path.join(directory, number))
+
+
+def share_layers(home: Home, layers: Iterable[str], user: str) -> None:
+    """Make a workspace one more user of layers. The caller holds the lock of one that uses them already."""
+    for layer in layers:
+        path = os.path.join(home.layer(layer), "users", user)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+
+
+def release_layers(home: Home, layers: Iterable[str], user: str) -> None:
+    """A workspace needs these layers no more; those that nobody needs are removed. Idempotent."""
+    for layer in layers:
+        users = os.path.join(home.layer(layer), "users")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(users, user))
+        try:
+            os.rmdir(users)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                continue
+            if not isinstance(error, FileNotFoundError):
+                raise
+        remove_layer(home, layer)
+
+
+def remove_layer(home: Home, layer: str) -> None:
+    """Take a layer without users away."""
+    staged = home.staging()
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(home.layer(layer), staged)
+        durable.remove_tree(staged)
+
+
+def layers_of(home: Home, user: str) -> set[str]:
+    """Every layer that names a workspace as a user, whether its record knows or not. Looks at all layers there are."""
+    names = os.listdir(home.at("layers"))
+    return {name for name in names if os.path.exists(home.at("layers", name, "users", user))}
+
+
+def unused_layers(home: Home) -> list[str]:
+    """Layers that nobody uses. Looks at all layers there are."""
+    found = []
+    for name in os.listdir(home.at("layers")):
+        try:
+            used = bool(os.listdir(home.at("layers", name, "users")))
+        except (FileNotFoundError, NotADirectoryError):
+            used = False
+        if not used:
+            found.append(name)
+    return found
+
+
+def remove_unused_layers(home: Home) -> list[str]:
+    """Take away layers whose last user went, but which a crash kept from being removed. Looks at all layers there are.
+
+    A layer appears with its first user, so one without any is nobody's.
+    """
+    removed = []
+    for name in os.listdir(home.at("layers")):
+        users = home.at("layers", name, "users")
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                os.rmdir(users)
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    continue
+                raise
+        remove_layer(home, name)
+        removed.append(name)
+    return removed

@@ -1,0 +1,462 @@
+"""What is on disk under WS_HOME: where things lie, and the records that say what they are.
+
+    format                      version of this layout
+    reserve                     room that only removing may use, on a disk that is full
+    workspaces/ID/record.json   WorkspaceRecord; its rename is the commit point of most operations
+    workspaces/ID/lock          flock: exclusive to change the workspace, shared to start a command in it
+    workspaces/ID/turn          flock: held by the one snapshot, restore, fork or removal under way
+    workspaces/ID/kept/         backups and trash of its tools: outside of the tree, so that no restore takes them away
+    workspaces/ID/events.jsonl  what its tools did
+    workspaces/ID/memory.json   what a dialect remembers between calls: the session of a persistent shell
+    workspaces/ID/stacks/N      Stack: the layers of snapshot N, as long as they are there
+    workspaces/ID/looked        the tree that a diff, an apply or an export saw last: the collector spares it
+    names/NAME                  symlink to ID; making it claims the name
+    bases/KEY/                  data (the immutable tree) and info.json
+    layers/LAYER/               an upper, or what was one until it was sealed (`layers`)
+    store/                      the bare git repository of all snapshots
+    imports/KEY                 stat caches of imported sources
+    runtimes/KEY/               what is mounted into containers to run the shim
+    run/KEY/                    a container's run directory; the shim's socket is in it
+    pool/KEY/                   warm containers of one configuration (`pool`)
+    engines/                    sockets and logs of engine services that ws started
+    pending/ID                  Intent: an operation under way, flocked by whoever carries it out
+    staging/PID.START.RANDOM    what a process is building; rubbish once that process is gone
+
+Paths are pure functions. Records are frozen dataclasses, read and written without pydantic, because
+`ws exec` reads one on its way and has no 60 ms to spend on imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ws import durable
+from ws.errors import StateError, StateUnusable
+
+FORMAT = 1
+RESERVE_BYTES = 1 << 20
+
+State = Literal["ready", "removing"]
+EngineName = Literal["podman", "docker", "none"]
+NetworkName = Literal["none", "bridge"]
+
+
+def default_home() -> str:
+    """WS_HOME, else $XDG_STATE_HOME/ws, else ~/.local/state/ws."""
+    chosen = os.environ.get("WS_HOME")
+    if chosen:
+        return os.path.abspath(chosen)
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(state, "ws")
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The paths under one WS_HOME."""
+
+    root: str
+
+    def at(self, *parts: str) -> str:
+        return "/".join((self.root, *parts))
+
+    def workspace(self, workspace_id: str) -> str:
+        return self.at("workspaces", workspace_id)
+
+    def record(self, workspace_id: str) -> str:
+        return self.at("workspaces", workspace_id, "record.json")
+
+    def lock(self, workspace_id: str) -> str:
+        return self.at("workspaces", workspace_id, "lock")
+
+    def turn(self, workspace_id: str) -> str:
+        return self.at("workspaces", workspace_id, "turn")
+
+    def kept(self, workspace_id: str) -> str:
+        return self.at("workspaces", workspace_id, "kept")
+
+    def events(self, workspace_id: str) -> str:
+        return self.at("workspaces", workspace_id, "events.jsonl")
+
+    def memory(self, workspace_id: str) -> str:
+        return self.at("workspaces", workspace_id, "memory.json")
+
+    def stack(self, workspace_id: str, number: int) -> str:
+        return self.at("workspaces", workspace_id, "stacks", str(number))
+
+    def looked(self, workspace_id: str) -> str:
+        return self.at("workspaces", workspace_id, "looked")
+
+    def name(self, name: str) -> str:
+        return self.at("names", name)
+
+    def base(self, key: str) -> str:
+        return self.at("bases", key)
+
+    def layer(self, layer: str) -> str:
+        return self.at("layers", layer)
+
+    def run(self, key: str) -> str:
+        return self.at("run", key)
+
+    def pool(self, configuration: str) -> str:
+        return self.at("pool", configuration)
+
+    @property
+    def store(self) -> str:
+        return self.at("store")
+
+    def staging(self) -> str:
+        """A new path to build something at. Its name says who builds: recovery removes what the dead left."""
+        pid = os.getpid()
+        return self.at("staging", f"{pid}.{process_start(pid)}.{os.urandom(6).hex()}")
+
+    def pending(self, workspace_id: str) -> str:
+        return self.at("pending", workspace_id)
+
+
+_PARTS = (
+    "workspaces",
+    "names",
+    "bases",
+    "layers",
+    "imports",
+    "runtimes",
+    "run",
+    "pool",
+    "engines",
+    "pending",
+    "staging",
+)
+
+
+def open_home(root: str | None = None) -> Home:
+    """The state directory, made on first use, 0700 because a setuid file made in a container lies in it.
+
+    Raises StateUnusable when it is not ours, not writable, or of a newer format.
+    Commit point of the first use: the rename of `format`.
+    """
+    home = Home(os.path.abspath(root or default_home()))
+    marker = home.at("format")
+    try:
+        with open(marker, encoding="ascii") as file:
+            found = file.read().strip()
+    except FileNotFoundError:
+        _make_home(home)
+        return home
+    except OSError as error:
+        raise StateUnusable(f"cannot read {marker}: {error.strerror}") from error
+    if found != str(FORMAT):
+        raise StateUnusable(
+            f"{home.root} has format {found[:20]!r}, this ws knows {FORMAT}",
+            hint="use the ws that wrote it, or set WS_HOME to another directory",
+        )
+    return home
+
+
+def _make_home(home: Home) -> None:
+    try:
+        os.makedirs(home.root, mode=0o700, exist_ok=True)
+        os.chmod(home.root, 0o700)
+        for part in _PARTS:
+            durable.ensure_directory(home.at(part))
+        ensure_reserve(home)
+        durable.write_file(home.at("format"), f"{FORMAT}\n".encode())
+    except OSError as error:
+        raise StateUnusable(
+            f"cannot set up {home.root}: {error.strerror}", hint="set WS_HOME to a directory you can write"
+        ) from error
+
+
+def ensure_reserve(home: Home) -> None:
+    """Keep some room that can be let go of: a removal has to write a little before it frees anything."""
+    with contextlib.suppress(OSError):  # there already, or no room now
+        fd = os.open(home.at("reserve"), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, RESERVE_BYTES)
+        except OSError:
+            os.unlink(home.at("reserve"))
+        finally:
+            os.close(fd)
+
+
+def release_reserve(home: Home) -> bool:
+    """Let go of the room that was kept; whether there was any."""
+    try:
+        os.unlink(home.at("reserve"))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """The fields of a record for json, which asks again for those within; `asdict` would copy all of it, in 1 ms."""
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """The workspace's user as the container sees it, and as the host does."""
+
+    uid: int
+    gid: int
+    host_uid: int
+    host_gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the container of a workspace may have."""
+
+    image: str
+    network: NetworkName = "none"
+    memory_bytes: int = 2 << 30
+    cpus: float = 2.0
+    pids: int = 512
+    disk_bytes: int | None = None
+    env: dict[str, str] = dataclasses.field(default_factory=dict)
+    read_write_root: bool = False
+    runtime: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRecord:
+    """A container that was started; pid and start time tell whether it still is the same process."""
+
+    key: str  # of its run directory
+    id: str
+    pid: int
+    started: int  # field 22 of /proc/PID/stat
+    boot: str  # /proc/sys/kernel/random/boot_id: pids mean nothing after a reboot
+    device: int = 0  # of the overlay that it should see; 0 without one
+    warm: bool = False  # it was in the pool, and was given this workspace
+
+    def alive(self) -> bool:
+        """Whether its first process is still that process. One read of /proc, no engine."""
+        return process_start(self.pid) == self.started and boot_id() == self.boot
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """A safety snapshot that is on disk as layers and not yet in git: a restore does not wait for the hashing."""
+
+    number: int
+    base: str
+    layers: tuple[str, ...]
+    tree: str  # of the base and those layers that are hashed
+    unhashed: int  # layers from the top that are not
+    parent: int
+    restored: int  # what was restored right after it
+    message: str
+    created_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Where a workspace stands in its line of snapshots, which are numbered from 1; 0 is the base."""
+
+    head: int = 0  # the snapshot it was last at
+    count: int = 0  # the newest there is
+    undo: int | None = None  # the snapshot that `ws undo` would restore
+    unhashed: int = 0  # sealed layers, from the top, that no snapshot has yet: a crash between seal and commit
+    unsettled: tuple[Unsettled, ...] = ()
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> History:
+        waiting = [Unsettled(**{**entry, "layers": tuple(entry["layers"])}) for entry in fields.pop("unsettled")]
+        return cls(unsettled=tuple(waiting), **fields)
+
+
+Operation = Literal["create", "remove", "start", "snapshot", "restore", "fill"]
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What a process set out to do to a workspace: enough for another one to finish or undo it."""
+
+    workspace_id: str
+    operation: Operation
+    engine: EngineName
+    key: str = ""  # of the container it is about to make
+    name: str = ""  # that it is about to claim
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(_fields(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Intent:
+        try:
+            return cls(**json.loads(data))
+        except (ValueError, TypeError) as error:
+            raise StateError(f"an intent cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRecord:
+    """All that ws knows of a workspace; replaced whole, never edited in place."""
+
+    id: str
+    name: str
+    state: State
+    engine: EngineName
+    created_at: float
+    base: str
+    tree: str
+    upper: str
+    ids: Ids
+    options: Options
+    source: str | None = None
+    exclude: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+    container: ContainerRecord | None = None
+    expires_at: float | None = None
+    image_id: str = ""
+    image_env: dict[str, str] = dataclasses.field(default_factory=dict)
+    history: History = History()
+    origin_tree: str = ""  # what the workspace began as: its base
+    source_tree: str = ""  # what the source was when it was imported: the middle of a three-way apply
+    forked_from: str | None = None  # ID/N
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"format": FORMAT, **_fields(self)}, default=_fields).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> WorkspaceRecord:
+        """Raises StateError when the bytes are not a record this version wrote."""
+        try:
+            fields: dict[str, Any] = json.loads(data)
+            if fields.pop("format") != FORMAT:
+                raise StateError("the record has another format")
+            container = fields.pop("container")
+            return cls(
+                ids=Ids(**fields.pop("ids")),
+                history=History.from_fields(fields.pop("history")),
+                options=Options(**fields.pop("options")),
+                layers=tuple(fields.pop("layers")),
+                exclude=tuple(fields.pop("exclude")),
+                container=ContainerRecord(**container) if container else None,
+                **fields,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StateError(f"a workspace record cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The directories that make up a snapshot. A cache: what is missing or doubtful is rebuilt from git."""
+
+    tree: str
+    base: str
+    layers: tuple[str, ...]
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(_fields(self)).encode()
+
+
+def read_stack(home: Home, workspace_id: str, number: int) -> Stack | None:
+    """The stack of a snapshot, or None when there is none that can be read."""
+    try:
+        with open(home.stack(workspace_id, number), "rb") as file:
+            fields = json.loads(file.read())
+        return Stack(tree=fields["tree"], base=fields["base"], layers=tuple(fields["layers"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def needed_layers(home: Home, record: WorkspaceRecord) -> set[str]:
+    """The layers a workspace cannot do without, and those that its snapshots are quick to restore with."""
+    needed = {record.upper, *record.layers}
+    for waiting in record.history.unsettled:
+        needed.update(waiting.layers)
+    try:
+        numbers = os.listdir(os.path.dirname(home.stack(record.id, 0)))
+    except FileNotFoundError:
+        return needed
+    for number in numbers:
+        stack = read_stack(home, record.id, int(number)) if number.isdigit() else None
+        needed.update(stack.layers if stack else ())
+    return needed
+
+
+def process_start(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot: with the pid it names one process for ever. None: gone.
+
+    Not knowing is not being gone: whatever else the kernel says is raised.
+    """
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)  # every call asks: no layers of `open`
+        try:
+            # The command's name is in parentheses and may hold anything, so count from the last one.
+            fields = os.read(fd, 4096).rpartition(b")")[2].split()
+        finally:
+            os.close(fd)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+_boot_id = ""
+
+
+def boot_id() -> str:
+    """What tells this boot of the machine from all others; no process sees two of them."""
+    global _boot_id
+    if not _boot_id:
+        _boot_id = _read_boot_id()
+    return _boot_id
+
+
+def _read_boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def new_id() -> str:
+    return os.urandom(6).hex()
+
+
+def read_record(home: Home, workspace_id: str) -> WorkspaceRecord | None:
+    """The record, or None when there is no such workspace (any more).
+
+    A record is replaced whole, by a rename: the same inode with the same times has the same bytes, and they are taken
+    apart once. Every tool call comes here twice.
+    """
+    path = home.record(workspace_id)
+    try:
+        seen = os.stat(path)
+        identity = (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+        known = _records.get(path)
+        if known is not None and known[0] == identity:
+            return known[1]
+        with open(path, "rb") as file:
+            opened = os.fstat(file.fileno())
+            record = WorkspaceRecord.from_bytes(file.read())
+    except (FileNotFoundError, NotADirectoryError):
+        _records.pop(path, None)
+        return None
+    identity = (opened.st_dev, opened.st_ino, opened.st_size, opened.st_mtime_ns, opened.st_ctime_ns)
+    if len(_records) >= _MAX_RECORDS:
+        _records.clear()
+    _records[path] = identity, record
+    return record
+
+
+_records: dict[str, tuple[tuple[int, ...], WorkspaceRecord]] = {}
+_MAX_RECORDS = 256
+
+
+def write_record(home: Home, record: WorkspaceRecord, *, sync: bool = True) -> None:
+    """Replace the record. Commit point: the rename inside `durable.write_file`."""
+    durable.write_file(home.record(record.id), record.to_bytes(), sync=sync)
+
+
+def resolve_name(home: Home, name: str) -> str | None:
+    """The id behind a name, or None. An id answers to itself."""
+    try:
+        return os.readlink(home.name(name))
+    except OSError:
+        return name if os.path.exists(home.record(name)) else None

@@ -1,0 +1,185 @@
+"""Taking a snapshot: seal or scan, store, publish.
+
+    seal      nobody works in the workspace: the upper becomes a layer, which holds still by itself
+    scan      somebody does: everything is frozen, the upper is read where it is, everything runs on
+    store     what changed since the last snapshot goes into one pack, which is synced
+    publish   the reference is written: the commit point
+    record    the workspace stands on the new snapshot; its layers are remembered for a restore
+
+Both ways give the same tree for the same files. Taking a snapshot ends no process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ws import containers, durable
+from ws.capturing import Caps, Capture, capture, keep_cache, scan_layers
+from ws.errors import Busy
+from ws.history import Kind, Snapshot, recorded, remember_stack, turn
+from ws.layout import Home, Operation, Stack, WorkspaceRecord, write_record
+from ws.store import commits, gc
+from ws.store.packs import PackWriter
+from ws.store.repository import Store
+
+__all__ = ["Caps", "look", "looked_tree", "publish", "settle", "settled_turn", "take"]
+
+
+def take(
+    home: Home, workspace_id: str, *, message: str = "", tag: str | None = None, caps: Caps | None = None
+) -> Snapshot:
+    """Keep the workspace as it is now.
+
+    Commit point: the reference of the snapshot. Killed before it there is none, and the workspace is as it was;
+    killed after it there is one, and the record catches up.
+    Raises InvalidName, TagExists, LimitExceeded, SnapshotFailed, Busy, WorkspaceNotFound, StateUnusable.
+    """
+    if tag is not None:
+        commits.check_tag(tag)
+    with settled_turn(home, workspace_id, "snapshot") as (record, store):
+        taken = publish(home, store, record, message=message, tag=tag, kind="snapshot", caps=caps)[0]
+        with contextlib.suppress(Busy, OSError):  # small packs that have become many; the next snapshot may do it
+            gc.consolidate(store)
+        return taken
+
+
+def publish(
+    home: Home,
+    store: Store,
+    record: WorkspaceRecord,
+    *,
+    message: str,
+    kind: Kind,
+    tag: str | None = None,
+    caps: Caps | None = None,
+    restored: int | None = None,
+    locked: bool = False,
+) -> tuple[Snapshot, WorkspaceRecord]:
+    """Capture, store and publish, for a caller who has the settled turn, and with `locked` the workspace's lock too."""
+    with store.writing(quick=True) as writer:
+        captured = capture(home, store, writer, record, caps or Caps(), locked=locked)
+        snapshot = _publish_commit(
+            home, store, writer, captured, number=record.history.count + 1, parent=record.history.head, message=message,
+            kind=kind, restored=restored, created_ns=time.time_ns(), tag=tag,
+        )  # fmt: skip
+    keep_cache(home, captured)
+    record = recorded(home, captured.record, snapshot.number, captured.tree, sealed=captured.sealed)
+    return Snapshot.of(home, snapshot), record
+
+
+def _publish_commit(
+    home: Home,
+    store: Store,
+    writer: PackWriter,
+    captured: Capture,
+    *,
+    number: int,
+    parent: int,
+    message: str,
+    kind: Kind,
+    restored: int | None,
+    created_ns: int,
+    tag: str | None,
+) -> commits.Snapshot:
+    """Finish the pack of a capture with its commit, and publish that. The base goes before the first."""
+    record = captured.record
+    base = None if commits.snapshot_id(store, record.id, 0) else _add_base(home, writer, record)
+    before = base.id if base else commits.snapshot_id(store, record.id, parent)
+    snapshot = commits.add_snapshot(
+        writer,
+        workspace=record.id,
+        number=number,
+        tree=captured.tree,
+        parents=[before] if before else [],
+        message=message,
+        created_ns=created_ns,
+        tag=tag,
+        facts={
+            "kind": kind,
+            "root": containers.root_of(home, record),
+            "paths_changed": captured.paths_changed,
+            "size_bytes": captured.size_bytes,
+            "skipped": [f"{skipped.path}: {skipped.reason}" for skipped in captured.skipped],
+            "parent": parent,
+            "restored": restored,
+            "layers": list(record.layers) if captured.sealed else None,
+        },
+    )
+    names = [*(commits.references(store, base) if base else ()), *commits.references(store, snapshot)]
+    writer.finish(names)
+    return snapshot
+
+
+@contextlib.contextmanager
+def settled_turn(home: Home, workspace_id: str, operation: Operation) -> Iterator[tuple[WorkspaceRecord, Store]]:
+    """A turn in which git knows every snapshot: what restores have put off is done first."""
+    with turn(home, workspace_id, operation) as (record, store):
+        yield settle(home, store, record), store
+
+
+def settle(home: Home, store: Store, record: WorkspaceRecord) -> WorkspaceRecord:
+    """Bring the safety snapshots that restores left as layers into git, in order.
+
+    Commit point of each: its reference; the record follows, and a crash in between publishes the same commit again.
+    """
+    while record.history.unsettled:
+        waiting, *later = record.history.unsettled
+        then = replace(
+            record,
+            base=waiting.base,
+            layers=waiting.layers,
+            tree=waiting.tree,
+            history=replace(record.history, unhashed=waiting.unhashed),
+        )
+        with store.writing(quick=True) as writer:
+            captured = scan_layers(home, store, writer, then, Caps())
+            _publish_commit(
+                home, store, writer, captured, number=waiting.number, parent=waiting.parent, message=waiting.message,
+                kind="safety", restored=waiting.restored, created_ns=waiting.created_ns, tag=None,
+            )  # fmt: skip
+        stack = Stack(tree=captured.tree, base=waiting.base, layers=waiting.layers)
+        remember_stack(home, record.id, waiting.number, stack)
+        record = replace(record, history=replace(record.history, unsettled=tuple(later)))
+        write_record(home, record, sync=False)
+    return record
+
+
+def look(home: Home, store: Store, record: WorkspaceRecord) -> str:
+    """The tree of the workspace as it is now, for a caller who has the turn and only wants to see.
+
+    Nothing is sealed or published. The tree's objects are spared by the collector until the next look.
+    Raises SnapshotFailed, Busy, StateUnusable.
+    """
+    with store.writing(quick=True) as writer:
+        captured = capture(home, store, writer, record, Caps(), seal=False)
+        if captured.tree not in (record.tree, looked_tree(home, record.id)):
+            writer.finish()
+            durable.write_file(home.looked(record.id), captured.tree.encode())
+            keep_cache(home, captured)
+    return captured.tree
+
+
+def looked_tree(home: Home, workspace_id: str) -> str | None:
+    """The tree that was last looked at, if any."""
+    try:
+        with open(home.looked(workspace_id), encoding="ascii") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _add_base(home: Home, writer: PackWriter, record: WorkspaceRecord) -> commits.Snapshot:
+    """What the workspace began as, published with its first snapshot: most workspaces never take one."""
+    facts = {"paths_changed": 0, "size_bytes": 0, "skipped": [], "parent": None, "restored": None, "layers": []}
+    return commits.add_snapshot(
+        writer,
+        workspace=record.id,
+        number=0,
+        tree=record.origin_tree,
+        message=f"base: {record.source or 'empty'}",
+        created_ns=int(record.created_at * 1e9),
+        facts={"kind": "base", "root": containers.root_of(home, record), **facts},
+    )

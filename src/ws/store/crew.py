@@ -1,0 +1,193 @@
+"""A second process for a scan, because the interpreter runs one thread of Python at a time.
+
+A plain child started by exec, not by fork: the caller may have threads, such as the one that draws its
+progress bar. It is given descriptors of the directories, reads the directories it is told, puts their
+objects into a pack of its own, and hands that over at the end. Messages are marshalled plain values behind
+a length; both ends are this very version of ws. When either end dies the other one sees the end of its pipe
+and stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import marshal
+import os
+import queue
+import struct
+import subprocess
+import sys
+import threading
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from ws.errors import StateError, WorkspaceError, all_errors
+from ws.store.gathering import Row
+from ws.store.packs import PackWriter
+from ws.store.reading import DirectoryReader, Result, Rules
+from ws.store.repository import Store
+
+_START = "import sys; sys.path.insert(0, {path!r}); from ws.store.crew import work; work(*map(int, sys.argv[1:6]))"
+
+Job = tuple[int, bytes, list[Row]]  # number, path, cached rows
+
+
+class Helper:
+    """The second process, from the first one's side."""
+
+    def __init__(self, store: Store, rules: Rules, source: int, copy: int | None, earlier: int | None) -> None:
+        jobs_read, jobs_write = os.pipe2(os.O_CLOEXEC)
+        done_read, done_write = os.pipe2(os.O_CLOEXEC)
+        lent = [fd for fd in (source, copy, earlier) if fd is not None]
+        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        descriptors = (
+            jobs_read,
+            done_write,
+            source,
+            -1 if copy is None else copy,
+            -1 if earlier is None else earlier,
+        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _START.format(path=package), *map(str, descriptors)],
+                pass_fds=[jobs_read, done_write, *lent],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        except BaseException:
+            os.close(jobs_write)
+            os.close(done_read)
+            raise
+        finally:
+            os.close(jobs_read)
+            os.close(done_write)
+        self._jobs = jobs_write
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # Results are taken off the pipe at once: two processes that write to each other would wait for ever.
+        self._thread = threading.Thread(target=self._listen, args=(done_read,), daemon=True)
+        self._thread.start()
+        self.outstanding = 0
+        plain = [tuple(value) if isinstance(value, tuple) else value for value in dataclasses.astuple(rules)]
+        self._send((store.path, plain))
+
+    def give(self, jobs: Sequence[Job]) -> None:
+        self._send(list(jobs))
+        self.outstanding += 1
+
+    def take(self, *, wait: bool) -> list[tuple[int, Result | None]]:
+        """Finished jobs by their numbers; nothing when none is finished and we do not wait."""
+        try:
+            message = self._done.get(block=wait)
+        except queue.Empty:
+            return []
+        if message is None:
+            raise StateError("the second process of the scan died", hint="is memory short? Try again")
+        if message[0] == "error":
+            _, code, text, hint = message
+            raise all_errors().get(code, WorkspaceError)(text, hint=hint)
+        self.outstanding -= 1
+        return [(number, Result(*fields) if fields else None) for number, fields in message[1]]
+
+    def finish(self, writer: PackWriter) -> None:
+        """Take over all that the second process stored."""
+        self._send(None)
+        message = self._done.get()
+        if message is None or message[0] != "pack":
+            raise StateError("the second process of the scan died", hint="is memory short? Try again")
+        _, path, ids, offsets, crcs, end = message
+        if not ids:
+            return
+        columns = array("Q"), array("I")
+        columns[0].frombytes(offsets)
+        columns[1].frombytes(crcs)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            writer.absorb(fd, [ids[at : at + 20] for at in range(0, len(ids), 20)], *columns, end)
+        finally:
+            os.close(fd)
+            os.unlink(path)
+
+    def close(self) -> None:
+        os.close(self._jobs)
+        self._process.kill()
+        self._process.wait()
+        self._thread.join()
+
+    def _listen(self, fd: int) -> None:
+        with contextlib.suppress(OSError), os.fdopen(fd, "rb") as pipe:
+            while (message := _receive(pipe)) is not None:
+                self._done.put(message)
+        self._done.put(None)
+
+    def _send(self, message: Any) -> None:
+        data = marshal.dumps(message)
+        try:
+            _write_all(self._jobs, struct.pack(">Q", len(data)) + data)
+        except BrokenPipeError:
+            pass  # it died; the end of its other pipe says so
+
+
+def work(jobs: int, done: int, source: int, copy: int, earlier: int) -> None:
+    """The second process: until the end of `jobs`, or the first error."""
+    os.umask(0)
+    with os.fdopen(jobs, "rb") as pipe:
+        path, rules = _receive(pipe)
+        with Store(path) as store:
+            writer = PackWriter(store.pack_directory, store.contains)
+            reader = DirectoryReader(
+                writer, Rules(*rules), source, copy if copy >= 0 else None, earlier if earlier >= 0 else None
+            )
+            try:
+                _serve(pipe, done, reader, writer)
+            except WorkspaceError as error:
+                _answer(done, ("error", error.code, error.message, error.hint))
+            finally:
+                reader.close()
+                writer.abort()
+
+
+def _serve(pipe: Any, done: int, reader: DirectoryReader, writer: PackWriter) -> None:
+    while True:
+        batch = _receive(pipe, b"gone")
+        if batch == b"gone":
+            return  # the first process died: what we wrote is rubbish
+        if batch is None:
+            break
+        results = []
+        for number, path, rows in batch:
+            result = reader.read(path, {row[0]: row for row in rows})
+            results.append((number, tuple(result) if result else None))
+        _answer(done, ("results", results))
+    path = writer.seal()
+    _answer(
+        done,
+        (
+            "pack",
+            path,
+            b"".join(writer.ids),
+            writer.offsets.tobytes(),
+            writer.crcs.tobytes(),
+            writer.size_bytes,
+        ),
+    )
+
+
+def _answer(fd: int, message: Any) -> None:
+    data = marshal.dumps(message)
+    _write_all(fd, struct.pack(">Q", len(data)) + data)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _receive(pipe: Any, gone: Any = None) -> Any:
+    head = pipe.read(8)
+    if len(head) < 8:
+        return gone
+    size = struct.unpack(">Q", head)[0]
+    data = pipe.read(size)
+    return marshal.loads(data) if len(data) == size else gone

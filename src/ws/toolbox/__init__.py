@@ -1,0 +1,1 @@
+"""What models see: catalogue, dialects, approval, events, router."""

@@ -1,0 +1,104 @@
+"""Who is asked before a tool runs.
+
+    never          nobody; the default, because a workspace can be thrown away
+    on-dangerous   the handler, for dangerous tools
+    always         the handler, for everything that changes or runs something
+    read-only      nobody; what is not safe is refused
+
+Safe tools run under every policy. A handler sees what the call would do, as a diff where the tool can make
+one, and allows it, allows its like for the session, or denies it with a reason, which reaches the model. A
+policy that asks, without a handler to ask, denies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Literal
+
+from ws.errors import ApprovalDenied, InvalidRequest
+from ws.toolbox.catalog import COMMANDS, Tool
+
+ApprovalPolicy = Literal["never", "on-dangerous", "always", "read-only"]
+POLICIES: tuple[ApprovalPolicy, ...] = ("never", "on-dangerous", "always", "read-only")
+Verdict = Literal["allow", "allow-session", "deny"]
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """A call that waits for a word: `preview` is what it would do."""
+
+    tool: str
+    tier: str
+    arguments: Mapping[str, Any]
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    verdict: Verdict
+    reason: str = ""
+
+
+ALLOW = Decision("allow")
+ALLOW_SESSION = Decision("allow-session")
+
+
+def deny(reason: str) -> Decision:
+    return Decision("deny", reason)
+
+
+ApprovalHandler = Callable[[ApprovalRequest], Decision]
+
+
+class Approval:
+    """A policy, its handler, and what the handler has allowed for this session."""
+
+    def __init__(self, policy: ApprovalPolicy = "never", handler: ApprovalHandler | None = None) -> None:
+        if policy not in POLICIES:
+            raise InvalidRequest(f"{policy!r} is no approval policy", hint=f"take one of {', '.join(POLICIES)}")
+        self.policy = policy
+        self._handler = handler
+        self._allowed: set[tuple[str, str]] = set()
+        self._asking = Lock()  # a person answers one question at a time
+
+    def asks(self, tool: Tool) -> bool:
+        """Whether the policy lets somebody else decide on this tool."""
+        if self.policy == "on-dangerous":
+            return tool.tier == "dangerous"
+        return self.policy == "always" and tool.tier != "safe"
+
+    def check(self, tool: Tool, arguments: Mapping[str, Any], preview: Callable[[], str]) -> None:
+        """Return when the call may run. Raises ApprovalDenied with the reason.
+
+        The preview is made only when somebody looks at it.
+        """
+        if self.policy == "read-only" and tool.tier != "safe":
+            raise ApprovalDenied(
+                f"{tool.name} changes the workspace, which is read-only for you",
+                hint="use the tools that only read",
+            )
+        if not self.asks(tool) or _likeness(tool, arguments) in self._allowed:
+            return
+        if self._handler is None:
+            raise ApprovalDenied(
+                f"{tool.name} needs approval under the policy {self.policy}, and nobody is there to give it",
+                hint="ask the user to run it, or to set a handler or another policy",
+            )
+        with self._asking:
+            if _likeness(tool, arguments) in self._allowed:
+                return
+            decision = self._handler(ApprovalRequest(tool.name, tool.tier, arguments, preview()))
+            if decision.verdict == "allow-session":
+                self._allowed.add(_likeness(tool, arguments))
+        if decision.verdict not in ("allow", "allow-session"):
+            raise ApprovalDenied(
+                f"{tool.name} was not approved: {decision.reason or 'no reason given'}",
+                hint="do not repeat the call; do what the reason says, or ask the user",
+            )
+
+
+def _likeness(tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, str]:
+    """What "for the session" covers: a file tool whatever its arguments, a command only word for word."""
+    return tool.name, str(arguments.get(COMMANDS[tool.name], "")) if tool.name in COMMANDS else ""

@@ -1,0 +1,84 @@
+"""The tools of Lincona's tooling core (epic 4), which are most of the standard set under other names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ws.toolbox.catalog import TOOLS, Tool, directory_parameter
+from ws.toolbox.dialects import Dialect, DialectTool, Session, as_is
+from ws.toolbox.parameters import Parameter
+from ws.tools.context import ToolResult
+
+_PATCH = TOOLS["apply_patch"]
+
+
+def _grep_files(session: Session, arguments: dict[str, Any]) -> ToolResult:
+    """One search for each of the globs, put together in the order of files and lines."""
+    include = arguments["include"] or [None]
+    limit = arguments["limit"]
+    results = [
+        session.run("grep", pattern=arguments["pattern"], path=arguments["path"], glob=glob, max_matches=limit)
+        for glob in include
+    ]
+    if len(results) == 1:
+        return results[0]
+    lines = sorted({line for result in results for line in result.output.splitlines()}, key=_place)
+    return ToolResult(
+        message=f"{min(len(lines), limit)} matches",
+        truncated=len(lines) > limit or any(result.truncated for result in results),
+        output="\n".join(lines[:limit]),
+    )
+
+
+def _place(line: str) -> tuple[str, int, str]:
+    path, _, rest = line.partition(":")
+    number, _, text = rest.partition(":")
+    return path, int(number) if number.isdecimal() else 0, text
+
+
+def _apply_patch(session: Session, arguments: dict[str, Any]) -> ToolResult:
+    return session.run("apply_patch", **arguments)
+
+
+DIALECT = Dialect.of(
+    "lincona",
+    as_is(TOOLS["list_dir"]),
+    as_is(
+        Tool(
+            "read_file",
+            TOOLS["read_file"].description,
+            tuple(p for p in TOOLS["read_file"].parameters if p.name in {"path", "offset", "limit", "mode"}),
+            "safe",
+        )
+    ),
+    DialectTool(
+        Tool(
+            "grep_files",
+            "Search the contents of files with a regular expression. Returns `file:line:match` lines.",
+            (
+                Parameter("pattern", "string", "Regular expression."),
+                directory_parameter("File or directory to search"),
+                Parameter("include", "strings", "Globs; only files whose name matches one are searched.", None),
+                Parameter("limit", "integer", "How many matches to return.", 200, minimum=1),
+            ),
+            "safe",
+        ),
+        _grep_files,
+    ),
+    DialectTool(
+        Tool(
+            "apply_patch_json",
+            "Apply a unified diff to several files, all or none. It must fit exactly: no fuzz, no offset.",
+            _PATCH.parameters,
+            "dangerous",
+        ),
+        _apply_patch,
+    ),
+    DialectTool(
+        Tool("apply_patch_freeform", _PATCH.description, _PATCH.parameters, "dangerous", freeform="patch"),
+        _apply_patch,
+    ),
+    as_is(TOOLS["shell"]),
+    as_is(TOOLS["exec_command"]),
+    as_is(TOOLS["write_stdin"]),
+)

@@ -1,0 +1,1 @@
+"""The file and command tools, written against `fs`. Standard library only: the shim runs this code too."""

@@ -1,0 +1,100 @@
+"""What every tool is given and what it gives back.
+
+A tool is a function `tool(context, *, …) -> ToolResult`. It speaks to files through `context.filesystem`
+alone, saves what it is about to change through `context.backups`, and raises what it cannot do; turning an
+exception into an answer for a model is the router's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+TYPE_CHECKING = False  # `ws tool` needs the result alone, and has no 25 ms for the rest
+if TYPE_CHECKING:
+    from ws.fs.protocol import Filesystem
+    from ws.tools.trash import Backups
+
+TRUNCATED = "[truncated]"
+TRUNCATED_LINE = "… [truncated line]"
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """How much a result may hold.
+
+    What `read_file` shows is bounded by its own paging and `max_read_bytes`.
+    """
+
+    max_output_bytes: int = 8_192
+    max_output_lines: int = 200
+    max_line_chars: int = 400
+    max_read_bytes: int = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a call changed, or with `dry_run` would change."""
+
+    files_touched: tuple[str, ...] = ()
+    bytes_written: int = 0
+    diff: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The answer to a call: `output` is text for a model, `data` the same for a program."""
+
+    status: Literal["ok", "error"] = "ok"
+    message: str = ""
+    truncated: bool = False
+    output: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    summary: Summary | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """Where a tool works.
+
+    Relative paths are taken from `workdir`, which is itself a path of the filesystem.
+    """
+
+    filesystem: Filesystem
+    backups: Backups
+    caps: Caps = Caps()
+    workdir: str = "."
+
+    def locate(self, path: str) -> str:
+        """The path as the filesystem takes it.
+
+        The boundary stays the root, whatever the workdir (CVE-2025-59532).
+        """
+        if self.workdir == "." or not path or path == "~" or path.startswith(("/", "~/")):
+            return path
+        return f"{self.workdir}/{path}"
+
+
+def cap_text(text: str, caps: Caps) -> tuple[str, bool]:
+    """At most so many bytes and lines of a text, and whether some was left out; the marker says so in the
+    text.
+    """
+    lines = text.split("\n", caps.max_output_lines)
+    kept = text
+    if len(lines) > caps.max_output_lines and lines[-1]:
+        kept = "\n".join(lines[:-1])
+    if len(kept) > caps.max_output_bytes // 4:  # cheap bound: UTF-8 has at most 4 bytes a character
+        data = kept.encode("utf-8", "surrogateescape")
+        if len(data) > caps.max_output_bytes:
+            kept = data[: caps.max_output_bytes].decode("utf-8", "ignore")
+    if kept is text:
+        return text, False
+    return f"{kept.removesuffix(chr(10))}\n{TRUNCATED}", True
+
+
+def cap_line(line: str, caps: Caps) -> str:
+    """A line, cut at the cap with a marker that says so."""
+    if len(line) <= caps.max_line_chars:
+        return line
+    return line[: caps.max_line_chars] + TRUNCATED_LINE

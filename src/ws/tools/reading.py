@@ -1,0 +1,280 @@
+"""Looking at files and directories: read_file, list_dir, tree, file_info. Tier: safe.
+
+What a call returns is bounded by its own paging, and by the caps for callers that ask for everything. A file
+up to one chunk, which is nearly every file, is read with one call and cut into lines once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from stat import filemode
+from typing import Any
+
+from ws.errors import InvalidRequest, ToolValidationError
+from ws.fs.globs import Matcher, basename_filter
+from ws.fs.protocol import CHUNK_BYTES, ByteReader, FileStat
+from ws.fs.search import is_binary
+from ws.fs.streams import byte_lines
+from ws.tools.context import TRUNCATED, ToolContext, ToolResult, cap_line, cap_text
+
+INDENTATION = "    "
+MAX_TREE_ENTRIES = 10_000
+
+
+def read_file(
+    context: ToolContext,
+    *,
+    path: str,
+    offset: int = 0,
+    limit: int = 400,
+    mode: str = "slice",
+    view_range: Sequence[int] | None = None,
+    line_numbers: bool = False,
+) -> ToolResult:
+    """Lines of a text file: `limit` after the first `offset`, or those of `view_range` (from 1, −1 is the
+    end).
+
+    With mode "indentation" every line is set in by four spaces. Raises InvalidRequest for a binary file,
+    ToolValidationError for a range that cannot be, and as `open_read`.
+    """
+    if mode not in ("slice", "indentation"):
+        raise ToolValidationError(f"mode is {mode!r}", hint="one of slice, indentation")
+    start, count = _page(offset, limit, view_range)
+    with context.filesystem.open_read(context.locate(path)) as reader:
+        head = reader.read(CHUNK_BYTES)
+        if is_binary(head):
+            raise InvalidRequest(
+                f"{reader.path!r} is a binary file of {reader.size:,} bytes",
+                hint="use grep with a pattern, or a command such as xxd, to look into it",
+            )
+        lines, total, more = _slice(reader, head, start, count, context.caps.max_read_bytes)
+        name = reader.path
+    end = start + len(lines)
+    cut = bool(lines) and max(map(len, lines)) > context.caps.max_line_chars
+    if cut:
+        lines = [cap_line(line, context.caps) for line in lines]
+    if mode == "indentation":
+        lines = [INDENTATION + line for line in lines]
+    if line_numbers:
+        lines = [f"{number:>6}\t{line}" for number, line in enumerate(lines, start + 1)]
+    return ToolResult(
+        message=_read_message(start, end, total, more, path),
+        truncated=more or cut,
+        output="\n".join(lines),
+        data={
+            "path": name,
+            "start_line": start + 1,
+            "end_line": end,
+            "total_lines": total,
+            "more": more,
+            "next_offset": end if more else None,
+        },
+    )
+
+
+def _page(offset: int, limit: int, view_range: Sequence[int] | None) -> tuple[int, int | None]:
+    """The lines to skip, and how many to show (None: to the end)."""
+    if view_range is None:
+        if offset < 0 or limit < 1:
+            raise ToolValidationError(f"offset is {offset} and limit {limit}; the least are 0 and 1")
+        return offset, limit
+    if len(view_range) not in (1, 2):
+        raise ToolValidationError(f"view_range is {list(view_range)}", hint="[first, last], counted from 1")
+    first, last = view_range[0], view_range[1] if len(view_range) == 2 else -1
+    if first < 1 or (last != -1 and last < first):
+        raise ToolValidationError(
+            f"view_range is [{first}, {last}]",
+            hint="lines count from 1, the last is not before the first, and -1 is the end of the file",
+        )
+    return first - 1, None if last == -1 else last - first + 1
+
+
+def _slice(
+    reader: ByteReader, head: bytes, start: int, count: int | None, max_bytes: int
+) -> tuple[list[str], int | None, bool]:
+    """The lines asked for, the number of lines in the file where it is known, whether more is left."""
+    if len(head) == reader.size:
+        lines = head.replace(b"\r\n", b"\n").decode("utf-8", "replace").split("\n")
+        if not lines[-1]:
+            lines.pop()
+        found = lines[start:] if count is None else lines[start : start + count]
+        return found, len(lines), start + len(found) < len(lines)
+    reader.seek(0)
+    source = byte_lines(reader, max_line_bytes=CHUNK_BYTES)
+    next(islice(source, start, start), None)
+    found = []
+    size = 0
+    for raw in source:
+        if len(found) == count or size > max_bytes:
+            return found, None, True
+        size += len(raw)
+        found.append(raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "replace"))
+    return found, start + len(found), False
+
+
+def _read_message(start: int, end: int, total: int | None, more: bool, path: str) -> str:
+    if start == end:
+        lines = "no lines" if total is None or start > total else f"{total} lines"
+        return f"{path} has {lines} after line {start}" if start else f"{path} is empty"
+    shown = f"lines {start + 1}-{end}" + (f" of {total}" if total is not None else "")
+    return f"{shown}; more is left, go on with offset={end}" if more else shown
+
+
+def list_dir(context: ToolContext, *, path: str = ".", depth: int = 2, offset: int = 0, limit: int = 200) -> ToolResult:
+    """Entries of a directory and those below, breadth first and sorted: `/` directory, `*` executable, `@`
+    link.
+    """
+    if depth < 1 or offset < 0 or limit < 1:
+        raise ToolValidationError(f"depth is {depth}, offset {offset}, limit {limit}; the least are 1, 0 and 1")
+    entries = list(islice(_breadth_first(context, context.locate(path), depth), offset, offset + limit + 1))
+    more = len(entries) > limit
+    del entries[limit:]
+    output, capped = cap_text("\n".join(name + _marker(status) for name, status in entries), context.caps)
+    shown = output.count("\n") if capped else len(entries)
+    message = f"{shown} entries" if shown != 1 else "1 entry"
+    if more or capped:
+        message += f"; more is left, go on with offset={offset + shown}"
+    return ToolResult(
+        message=message,
+        truncated=more or capped,
+        output=output,
+        data={"entries": [_entry(name, status) for name, status in entries], "more": more},
+    )
+
+
+def _breadth_first(context: ToolContext, top: str, depth: int) -> Iterator[tuple[str, FileStat]]:
+    level = [("", top)]
+    for _ in range(depth):
+        deeper: list[tuple[str, str]] = []
+        for prefix, directory in level:
+            try:
+                found = context.filesystem.scan(directory)
+            except (OSError, ValueError):
+                if not prefix:
+                    raise
+                continue  # gone, closed to us, or deeper than paths may be
+            for status in found:
+                name = prefix + status.path.rpartition("/")[2]
+                yield name, status
+                if status.is_directory:
+                    deeper.append((name + "/", status.path))
+        level = deeper
+
+
+def _marker(status: FileStat) -> str:
+    if status.is_symlink:
+        return "@"
+    if status.is_directory:
+        return "/"
+    return "*" if status.mode & 0o111 else ""
+
+
+def kind_name(status: FileStat) -> str:
+    """What a result calls the type of a path."""
+    if status.is_symlink:
+        return "symlink"
+    if status.is_directory:
+        return "directory"
+    return "file" if status.is_file else "other"
+
+
+def _entry(name: str, status: FileStat) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": name, "path": status.path, "type": kind_name(status)}
+    if status.is_file:
+        entry["size_bytes"] = status.size_bytes
+        entry["executable"] = bool(status.mode & 0o111)
+    if status.is_symlink:
+        entry["target"] = status.target
+    entry["modified"] = status.modified_at.isoformat()
+    return entry
+
+
+def tree(context: ToolContext, *, path: str = ".", depth: int | None = None, exclude: Sequence[str] = ()) -> ToolResult:
+    """A directory with all below it, nested: name, type, size, children; `exclude`: globs on basenames."""
+    if depth is not None and depth < 1:
+        raise ToolValidationError(f"depth is {depth}; the least is 1")
+    top = context.filesystem.stat(context.locate(path))
+    if not top.is_directory:
+        raise NotADirectoryError(20, "Not a directory", path)
+    name = context.filesystem.root.rpartition("/")[2] if top.path == "." else top.path.rpartition("/")[2]
+    root: dict[str, Any] = {"name": name, "type": "directory", "children": []}
+    lines, cut = _grow(context, root, top.path, depth, basename_filter(exclude))
+    output, capped = cap_text("\n".join([f"{name}/", *lines]), context.caps)
+    if cut and not capped:
+        output += f"\n{TRUNCATED}"
+    message = f"{len(lines)} entries" if len(lines) != 1 else "1 entry"
+    return ToolResult(
+        message=message + ("; more is left, ask for less depth or a part" if cut or capped else ""),
+        truncated=cut or capped,
+        output=output,
+        data=root,
+    )
+
+
+def _grow(
+    context: ToolContext, root: dict[str, Any], top: str, depth: int | None, excluded: Matcher | None
+) -> tuple[list[str], bool]:
+    """Hang everything below `top` into `root`; returns a line for each entry, and whether some are left."""
+    lines: list[str] = []
+    pending: list[tuple[dict[str, Any], str, int]] = [(root, top, 0)]
+    while pending:
+        parent, directory, level = pending.pop()
+        if level:
+            lines.append("  " * level + parent["name"] + "/")
+        if depth is not None and level >= depth:
+            continue
+        try:
+            found = context.filesystem.scan(directory)
+        except (OSError, ValueError):
+            if not level:
+                raise
+            continue
+        below: list[tuple[dict[str, Any], str, int]] = []
+        for status in found:
+            name = status.path.rpartition("/")[2]
+            if excluded is not None and excluded(name):
+                continue
+            if len(lines) + len(pending) + len(below) >= MAX_TREE_ENTRIES:
+                return lines, True
+            node: dict[str, Any] = {"name": name, "type": kind_name(status)}
+            parent["children"].append(node)
+            if status.is_directory:
+                node["children"] = []
+                below.append((node, status.path, level + 1))
+                continue
+            if status.is_file:
+                node["size_bytes"] = status.size_bytes
+            if status.is_symlink:
+                node["target"] = status.target
+            lines.append("  " * (level + 1) + name + _marker(status))
+        pending += reversed(below)
+    return lines, False
+
+
+def file_info(context: ToolContext, *, path: str) -> ToolResult:
+    """Type, size, times, permissions, access, and where a link leads."""
+    place = context.locate(path)
+    status = context.filesystem.stat(place, follow_symlinks=False)
+    info: dict[str, Any] = {
+        "path": status.path,
+        "type": kind_name(status),
+        "size_bytes": status.size_bytes,
+        "created": status.created_at.isoformat(),
+        "modified": status.modified_at.isoformat(),
+        "accessed": status.accessed_at.isoformat(),
+        "permissions": filemode(status.mode)[1:],
+        "readable": status.readable,
+        "writable": status.writable,
+    }
+    if status.is_symlink:
+        info["target"] = status.target
+        try:
+            info["target_type"] = kind_name(context.filesystem.stat(place))
+        except OSError:
+            info["target_type"] = None  # it leads nowhere, or out
+    return ToolResult(
+        message=f"{status.path}: {info['type']}",
+        output="\n".join(f"{key}: {value}" for key, value in info.items()),
+        data=info,
+    )

@@ -1,0 +1,500 @@
+"""Workspace: what users hold.
+
+A handle is cheap and stateless: it knows an id, and reads the record anew for every operation, so several handles in
+several processes agree. A command needs the workspace's lock shared, and only until the shim has started it; what
+changes the workspace needs it exclusively. A workspace whose container is gone (a reboot, `podman rm`) is brought
+back by its next use.
+
+Light to import: `ws exec` comes through here. Engines, pygit2 and pydantic are loaded by what needs them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+from ws import containers, durable
+from ws.containers import EngineFor
+from ws.errors import (
+    CommandFailedError,
+    InvalidRequest,
+    NotFound,
+    StateUnusable,
+    WorkspaceError,
+    WorkspaceNotFound,
+)
+from ws.inside import Held, Inside, environment
+from ws.layout import (
+    EngineName,
+    Home,
+    Intent,
+    WorkspaceRecord,
+    ensure_reserve,
+    read_record,
+    release_reserve,
+    resolve_name,
+    write_record,
+)
+from ws.recovery import discard, ensure_whole, recover_workspace
+from ws.remote.channel import Channel
+from ws.remote.following import Terminal
+from ws.remote.results import ExecResult, PeerFacts, SessionFacts
+from ws.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ws.files import WorkspaceFilesystem
+    from ws.fs.protocol import Limits
+    from ws.history import Snapshot
+    from ws.toolbox.approval import Approval, ApprovalPolicy
+    from ws.toolbox.policy import CommandPolicy
+    from ws.toolbox.router import Router
+    from ws.tools.context import Caps
+
+Status = Literal["running", "stopped", "removing"]
+
+MAX_OUTPUT_BYTES = 16 << 20
+LOCK_TIMEOUT_S = 30.0
+SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceInfo:
+    """A workspace at one moment, for lists."""
+
+    id: str
+    name: str
+    status: Status
+    engine: EngineName
+    image: str
+    source: str | None
+    base: str
+    network: str
+    memory_bytes: int
+    cpus: float
+    pids: int
+    user: str
+    created_at: float
+    expires_at: float | None
+    container: str | None
+    warm: bool  # its container came from the pool
+    forked_from: str | None  # the id of a workspace and the number of its snapshot, as ID/N
+
+    @classmethod
+    def of(cls, record: WorkspaceRecord) -> WorkspaceInfo:
+        status: Status
+        if record.state == "ready":
+            status = "running" if record.container and record.container.alive() else "stopped"
+        else:
+            status = record.state
+        return cls(
+            id=record.id,
+            name=record.name,
+            status=status,
+            engine=record.engine,
+            image=record.options.image,
+            source=record.source,
+            base=record.base,
+            network=record.options.network,
+            memory_bytes=record.options.memory_bytes,
+            cpus=record.options.cpus,
+            pids=record.options.pids,
+            user=f"{record.ids.uid}:{record.ids.gid}",
+            created_at=record.created_at,
+            expires_at=record.expires_at,
+            container=record.container.id if record.container else None,
+            warm=record.container is not None and record.container.warm,
+            forked_from=record.forked_from,
+        )
+
+
+class Workspace(Timeline):
+    """A workspace that exists. As a context manager it is removed on exit if `ws.create` made it."""
+
+    def __init__(
+        self,
+        home: Home,
+        workspace_id: str,
+        engine_for: EngineFor,
+        *,
+        remove_on_exit: bool = False,
+        pool_size: int | None = None,
+    ) -> None:
+        self._home = home
+        self._pool_size = pool_size
+        self._engine_for = engine_for
+        self._remove_on_exit = remove_on_exit
+        self._channel: Channel | None = None
+        self._channel_pid = 0
+        self._channel_lock = threading.Lock()
+        self._fs: WorkspaceFilesystem | None = None
+        self._tools: Router | None = None
+        self.id = workspace_id
+        self.name = self.record().name
+
+    def __repr__(self) -> str:
+        return f"<Workspace {self.name} ({self.id})>"
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._remove_on_exit:
+            self.remove()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of connections; the workspace goes on."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    # -- what it is ------------------------------------------------------------------------------------------
+
+    def record(self) -> WorkspaceRecord:
+        """What is recorded of it now. Raises WorkspaceNotFound."""
+        record = read_record(self._home, self.id)
+        if record is None or record.state != "ready":
+            raise WorkspaceNotFound(f"workspace {self.id} is gone", hint="`ws ls` shows what there is")
+        return record
+
+    def info(self) -> WorkspaceInfo:
+        return WorkspaceInfo.of(self.record())
+
+    @property
+    def root(self) -> str:
+        """Where its files are, as its commands see them."""
+        return containers.root_of(self._home, self.record())
+
+    # -- commands --------------------------------------------------------------------------------------------
+
+    def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float | None = None,
+        workdir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: bytes | BinaryIO | None = None,
+        max_output_bytes: int | None = None,
+        on_output: Callable[[str, bytes], None] | None = None,
+    ) -> ExecResult:
+        """Run a command to its end. A failing command is a result; a dead container is an exception.
+
+        `timeout` ends the whole process group and returns the partial output with `timed_out` set. Each stream is
+        kept up to `max_output_bytes`, 16 MiB by default; with `on_output` it goes there as it comes, as ("stdout" or
+        "stderr", bytes), and has no cap unless one is given.
+        Raises CommandFailedError when it cannot be started, ContainerDied, ProtocolError, WorkspaceNotFound.
+        """
+        if isinstance(argv, str):
+            raise InvalidRequest("a command is a list of words", hint='for a shell line: ["sh", "-c", line]')
+        if not argv:
+            raise InvalidRequest("the command is empty")
+        channel, record, lock = self._enter()
+        try:
+            if user is not None and user not in (str(record.ids.uid), f"{record.ids.uid}:{record.ids.gid}"):
+                return self._exec_as(record, user, argv, workdir=workdir, env=env, timeout_s=timeout, stdin=stdin)
+            return channel.exec(
+                list(argv),
+                workdir=workdir or containers.root_of(self._home, record),
+                env=environment(record, env),
+                stdin=stdin,
+                timeout_s=timeout,
+                max_output_bytes=max_output_bytes or (None if on_output else MAX_OUTPUT_BYTES),
+                on_output=on_output,
+                started=lock.release,
+            )
+        finally:
+            lock.release()
+
+    def _exec_as(
+        self,
+        record: WorkspaceRecord,
+        user: str,
+        argv: Sequence[str],
+        *,
+        workdir: str | None,
+        env: Mapping[str, str] | None,
+        timeout_s: float | None,
+        stdin: bytes | BinaryIO | None,
+    ) -> ExecResult:
+        if stdin is not None:
+            raise CommandFailedError("input for a command of another user is not possible", hint="leave out --user")
+        container = record.container
+        assert container is not None  # _enter saw it ready
+        output = self._engine_for(record.engine, record.options.runtime).exec(
+            container.id,
+            argv,
+            user=user,
+            workdir=workdir or containers.root_of(self._home, record),
+            env=environment(record, env),
+            timeout_s=timeout_s,
+        )
+        return ExecResult(
+            exit_code=output.exit_code,
+            stdout_bytes=output.stdout,
+            stderr_bytes=output.stderr,
+            truncated=output.truncated,
+            timed_out=output.timed_out,
+        )
+
+    def terminal(
+        self,
+        argv: Sequence[str] | None = None,
+        *,
+        rows: int = 24,
+        columns: int = 80,
+        workdir: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Terminal:
+        """An interactive command on a PTY of its own; by default the best shell the image has."""
+        channel, record, lock = self._enter()
+        try:
+            terminal = channel.terminal(
+                list(argv or SHELL),
+                rows=rows,
+                columns=columns,
+                workdir=workdir or containers.root_of(self._home, record),
+                env=environment(record, env),
+            )
+            try:
+                terminal.wait_started()  # under the lock: a restore ends what it finds, and finds what has begun
+            except BaseException:
+                terminal.close()
+                raise
+            return terminal
+        finally:
+            lock.release()
+
+    def ping(self) -> PeerFacts:
+        """Ask the shim whether it is there. Raises ContainerDied, ProtocolError."""
+        channel, _, lock = self._enter()
+        lock.release()
+        return channel.ping()
+
+    def sessions(self) -> list[SessionFacts]:
+        """The terminal sessions that live on between calls: those of `exec_command`, and the persistent shell."""
+        with self.enter() as inside:
+            return inside.calls.list_sessions()
+
+    def close_session(self, session_id: int) -> None:
+        """End a session with all its processes. Raises SessionNotFound."""
+        with self.enter() as inside:
+            inside.calls.close_session(session_id)
+
+    # -- files and tools -------------------------------------------------------------------------------------
+
+    @property
+    def fs(self) -> WorkspaceFilesystem:
+        """Its files, as the Filesystem protocol has them; the work is done inside the container."""
+        if self._fs is None:
+            self._fs = self.filesystem()
+        return self._fs
+
+    def filesystem(
+        self,
+        *,
+        limits: Limits | None = None,
+        read_only: bool = False,
+        allowed_paths: Sequence[str] = (),
+        restricted_paths: Sequence[str] = (),
+    ) -> WorkspaceFilesystem:
+        """Its files under rules of one's own: other limits, nothing to be written, more or less to be reached."""
+        from ws.files import WorkspaceFilesystem
+        from ws.fs.protocol import WORKSPACE_LIMITS
+
+        return WorkspaceFilesystem(
+            self,
+            limits=limits or WORKSPACE_LIMITS,
+            read_only=read_only,
+            allowed_paths=allowed_paths,
+            restricted_paths=restricted_paths,
+        )
+
+    @property
+    def tools(self) -> Router:
+        """Its tools in the standard dialect; nobody is asked, because a workspace can be thrown away."""
+        if self._tools is None:
+            self._tools = self.router()
+        return self._tools
+
+    def router(
+        self,
+        dialect: str = "standard",
+        *,
+        approval: Approval | ApprovalPolicy = "never",
+        commands: CommandPolicy | None = None,
+        allowed_paths: Sequence[str] = (),
+        restricted_paths: Sequence[str] = (),
+        caps: Caps | None = None,
+    ) -> Router:
+        """Its tools in a dialect, under an approval policy and other rules. Raises InvalidRequest."""
+        from ws.inside import open_router
+
+        return open_router(
+            self._home,
+            self.id,
+            self,
+            dialect=dialect,
+            approval=approval,
+            commands=commands,
+            allowed_paths=allowed_paths,
+            restricted_paths=restricted_paths,
+            caps=caps,
+        )
+
+    def enter(self) -> Inside:
+        """Be inside, with the shared lock held, for as long as one request takes (`remote.entering`)."""
+        return Inside(*self._enter())
+
+    # -- its life --------------------------------------------------------------------------------------------
+
+    def fork(self, snapshot: Snapshot | str | None = None, *, name: str | None = None) -> Workspace:
+        """A new workspace over the same layers, at a snapshot, by default one taken now. It stays until removed."""
+        from ws.forks import fork
+
+        self._heal()
+        made = fork(self._home, self.id, self._own(snapshot), self._engine_for, name=name, pool_size=self._pool_size)
+        return Workspace(self._home, made.id, self._engine_for, pool_size=self._pool_size)
+
+    def start(self) -> None:
+        """Bring the container up if it is not; any other use does the same by itself."""
+        self._enter()[2].release()
+
+    def remove(self) -> None:
+        """Take the workspace away with all its files. Works whatever state it is in, and when it is gone already.
+
+        Commit point: the record that says `removing`; a crash after it is finished by the next ws command.
+        Raises Busy, StateUnusable for a broken disk; a full one has a reserve for this.
+        """
+        self.close()
+        try:
+            self._remove()
+        except (OSError, StateUnusable) as error:
+            # What a full disk needs to remove something is kept in reserve.
+            if not (_is_full(error) and release_reserve(self._home)):
+                raise _unremovable(self.name, error) from error
+            try:
+                self._remove()
+            except (OSError, StateUnusable) as again:
+                raise _unremovable(self.name, again) from again
+        ensure_reserve(self._home)
+
+    def _remove(self) -> None:
+        self._heal()
+        record = read_record(self._home, self.id)
+        if record is None:
+            return
+        intent = Intent(workspace_id=self.id, operation="remove", engine=record.engine)
+        try:
+            with (
+                durable.locked(self._home.turn(self.id), timeout_s=LOCK_TIMEOUT_S, what=f"workspace {record.name}"),
+                durable.locked(self._home.lock(self.id), timeout_s=LOCK_TIMEOUT_S, what=f"workspace {record.name}"),
+                durable.intent(self._home.pending(self.id), intent.to_bytes()) as announced,
+            ):
+                try:
+                    discard(self._home, self._engine_for, self.id, read_record(self._home, self.id))
+                except (WorkspaceError, OSError):
+                    announced.leave()  # a full or broken disk; the next ws command goes on
+                    raise
+        except NotFound:
+            return  # somebody else removed it while we waited
+
+    def _enter(self) -> tuple[Channel, WorkspaceRecord, Held]:
+        """A channel to the running shim, the record, and the shared lock, to be released once the work has begun."""
+        self._heal()
+        while True:
+            lock = Held(self._lock(shared=True))
+            try:
+                record = self.record()
+                if containers.ready(record):
+                    return self._channel_to(record), record, lock
+            except BaseException:
+                lock.release()
+                raise
+            lock.release()
+            self._revive()
+
+    def _heal(self) -> None:
+        """Every use begins with what a dead process may have left of this workspace: frozen, or with an intent."""
+        recover_workspace(self._home, self._engine_for, self.id)
+
+    def _revive(self) -> None:
+        """Commit point: the record with the new container."""
+        from ws import pool
+
+        lock = Held(self._lock(shared=False))
+        try:
+            record = self.record()
+            if containers.ready(record):
+                return
+            with pool.claim(self._home, record) as claim:
+                intent = Intent(workspace_id=self.id, operation="start", engine=record.engine, key=claim.key)
+                with durable.intent(self._home.pending(self.id), intent.to_bytes(), sync=False):
+                    record = ensure_whole(self._home, record)
+                    engine = self._engine_for(record.engine, record.options.runtime)
+                    container = containers.resume(self._home, engine, record) or claim.start(
+                        self._home, self._engine_for, record
+                    )
+                    write_record(self._home, replace(record, container=container))
+        finally:
+            lock.release()
+        if container.warm:
+            pool.refill(self._home, record, self._pool_size)
+
+    def _lock(self, *, shared: bool) -> int:
+        """The descriptor of the workspace's lock. Raises Busy, WorkspaceNotFound."""
+        try:
+            return durable.acquire_lock(
+                self._home.lock(self.id), shared=shared, timeout_s=LOCK_TIMEOUT_S, what=f"workspace {self.name}"
+            )
+        except NotFound as error:
+            raise WorkspaceNotFound(error.message, hint="`ws ls` shows what there is") from None
+
+    def _channel_to(self, record: WorkspaceRecord) -> Channel:
+        container = record.container
+        assert container is not None  # only called for a record that is ready
+        with self._channel_lock:
+            if self._channel is None or self._channel_pid != container.pid:
+                self.close()
+                self._channel = Channel(self._home.run(container.key), peer_pid=container.pid)
+                self._channel_pid = container.pid
+            return self._channel
+
+
+def _is_full(error: BaseException) -> bool:
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _unremovable(name: str, error: BaseException) -> BaseException:
+    if isinstance(error, WorkspaceError) and not _is_full(error):
+        return error
+    cause = error if isinstance(error, OSError) else error.__cause__
+    why = cause.strerror if isinstance(cause, OSError) else str(error)
+    return StateUnusable(f"{name} cannot be removed: {why}", hint="free some space, then `ws rm` again")
+
+
+def open_workspace(home: Home, name: str, engine_for: EngineFor, *, pool_size: int | None = None) -> Workspace:
+    """A handle without a manager, for callers that must not import one. Raises WorkspaceNotFound."""
+    workspace_id = resolve_name(home, name)
+    if workspace_id is None:
+        raise WorkspaceNotFound(f"no workspace is called {name!r}", hint="`ws ls` shows what there is")
+    return Workspace(home, workspace_id, engine_for, pool_size=pool_size)
+
+
+def list_workspaces(home: Home) -> list[WorkspaceInfo]:
+    """Every workspace, oldest first, from the records alone: no engine is asked."""
+    found = []
+    for workspace_id in os.listdir(home.at("workspaces")):
+        record = read_record(home, workspace_id)
+        if record is not None:
+            found.append(WorkspaceInfo.of(record))
+    return sorted(found, key=lambda info: (info.created_at, info.id))

@@ -1,0 +1,47 @@
+"""A source and a workspace's changes to it, without a container: what an apply merges and lands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tree_picture import picture
+from ws import bases
+from ws.applying import ApplyResult, bring_over
+from ws.layout import Home, Ids, Options, WorkspaceRecord, open_home
+from ws.store.repository import Store
+
+ME = Ids(1000, 1000, os.geteuid(), os.getegid())
+
+
+class Bench:
+    """A source, and a copy of it in which the workspace's changes are made."""
+
+    def __init__(self, top: Path, base: str = "") -> None:
+        self.home: Home = open_home(str(top / "home"))
+        self.source = top / "source"
+        self.ours = top / "ours"
+        self.source.mkdir(exist_ok=True)
+        self.exclude: tuple[str, ...] = ()
+        self.base = base
+
+    def begin(self, *exclude: str) -> None:
+        """What is in the source now is what was imported."""
+        self.exclude = exclude
+        self.base = bases.import_source(self.home, str(self.source), ids=ME, exclude=exclude).tree
+        subprocess.run(["cp", "-a", self.source, self.ours], check=True)
+
+    def apply(self, *, dry_run: bool = False) -> ApplyResult:
+        live = bases.import_source(self.home, str(self.ours), ids=ME).tree
+        record = WorkspaceRecord(
+            id="0" * 12, name="box", state="ready", engine="none", created_at=0, base="", tree=live, upper="", ids=ME,
+            options=Options(image=""), source_tree=self.base, exclude=self.exclude,
+        )  # fmt: skip
+        with Store(self.home.store) as store:
+            return bring_over(self.home, store, record, live, str(self.source), dry_run=dry_run)
+
+
+def essence(root: Path) -> dict[bytes, object]:
+    """Types, modes, content and the times of files; what directories are like follows from it."""
+    return {path: (facts[0], facts[1], facts[4] if facts[5] else 0, facts[5]) for path, facts in picture(root).items()}

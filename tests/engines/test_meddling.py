@@ -1,0 +1,110 @@
+"""The law: whatever is done to a container behind the back of ws, its workspace has its files and goes on; what cannot
+be done says so in time (HARDENING H7, H11, H12).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lived_in import shell
+from ws.engine.base import Engine
+from ws.errors import Busy, ProtocolError
+from ws.manager import Manager
+from ws.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def manager(engine: Engine, default_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Manager]:
+    with Manager(home=str(tmp_path_factory.mktemp("home")), engine=engine.name) as opened:
+        yield opened
+        assert opened.engine().list(opened.home.root) == []
+
+
+@pytest.fixture
+def box(manager: Manager) -> Iterator[Workspace]:
+    with manager.create() as made:
+        shell(made, "echo kept > kept")
+        yield made
+        made.remove()
+
+
+def meddle(box: Workspace, *words: str) -> str:
+    """What somebody does by hand, with the engine's own command line; the container's id comes last."""
+    engine, container = box.record().engine, box.record().container
+    assert container is not None
+    verb, *rest = words
+    done = subprocess.run([engine, verb, container.id, *rest], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def goes_on(manager: Manager, box: Workspace) -> None:
+    """It has what it had, and all that can be done with it can be done."""
+    assert shell(box, "cat kept") == "kept\n"
+    snapshot = box.snapshot()
+    shell(box, "echo lost > kept")
+    box.restore(snapshot)
+    assert shell(box, "cat kept") == "kept\n"
+    assert [info.status for info in manager.list()] == ["running"]
+
+
+def test_one_that_was_renamed_is_known_by_its_id(manager: Manager, box: Workspace) -> None:
+    meddle(box, "rename", f"renamed-{os.getpid()}")
+    goes_on(manager, box)
+
+
+def test_one_that_was_stopped_starts_with_its_next_use(manager: Manager, box: Workspace) -> None:
+    meddle(box, "stop")
+    assert [info.status for info in manager.list()] == ["stopped"]
+    goes_on(manager, box)
+
+
+def test_one_that_was_restarted_gets_its_workspace_back(manager: Manager, box: Workspace) -> None:
+    meddle(box, "restart")
+    goes_on(manager, box)
+
+
+def test_one_that_was_paused_says_so_in_time_and_goes_on(manager: Manager, box: Workspace) -> None:
+    meddle(box, "pause")
+    try:
+        begun = time.monotonic()
+        with pytest.raises(ProtocolError) as refused:
+            box.exec(["true"], timeout=1)
+        assert time.monotonic() - begun < 60
+        assert "paused" in (refused.value.hint or "")
+    finally:
+        meddle(box, "unpause")
+    goes_on(manager, box)
+
+
+def test_one_that_was_paused_is_not_thawed_behind_its_back_and_can_be_removed(manager: Manager) -> None:
+    with manager.create() as box:
+        shell(box, "echo kept > kept")
+        meddle(box, "pause")
+        with pytest.raises(Busy, match="paused"):
+            box.snapshot()
+        box.remove()
+    assert manager.engine().list(manager.home.root) == []
+
+
+def test_one_whose_monitor_was_killed_goes_on_and_can_be_removed(manager: Manager, box: Workspace) -> None:
+    """The engine takes it for running as long as nobody looks at its process; so we look."""
+    container = box.record().container
+    assert container is not None
+    monitor = int(Path(f"/proc/{container.pid}/stat").read_text().rpartition(") ")[2].split()[1])
+    name = Path(f"/proc/{monitor}/comm").read_text()
+    assert name.startswith(("conmon", "containerd-shim")), name
+    os.kill(monitor, signal.SIGKILL)
+    while name.startswith("containerd-shim") and container.alive():
+        time.sleep(0.01)  # containerd ends what it can no longer watch; the workspace starts again
+    assert shell(box, "cat kept") == "kept\n"
+    box.remove()
+    assert manager.list() == []
+    assert not container.alive()

@@ -1,0 +1,102 @@
+"""Records come back as they were written, and a home that is not ours is refused before it is touched."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ws.errors import StateError, StateUnusable
+from ws.layout import (
+    ContainerRecord,
+    Ids,
+    Intent,
+    Options,
+    WorkspaceRecord,
+    boot_id,
+    open_home,
+    process_start,
+    read_record,
+    resolve_name,
+    write_record,
+)
+
+RECORD = WorkspaceRecord(
+    id="0123456789ab",
+    name="demo",
+    state="ready",
+    engine="podman",
+    created_at=1.5,
+    base="base",
+    tree="tree",
+    upper="u1",
+    ids=Ids(1000, 1000, 201000, 201000),
+    options=Options(image="localhost/x", env={"A": "ä\n"}),
+    layers=("l2", "l1"),
+    exclude=("*.o",),
+    container=ContainerRecord(key="k", id="c", pid=1, started=2, boot="b"),
+)
+
+
+def test_a_record_comes_back_equal(tmp_path: Path) -> None:
+    home = open_home(str(tmp_path / "home"))
+    os.mkdir(home.workspace(RECORD.id))
+    for record in (RECORD, replace(RECORD, container=None, layers=(), expires_at=3.0)):
+        write_record(home, record)
+        assert read_record(home, record.id) == record
+
+
+@pytest.mark.parametrize(
+    "bad", [b"", b"{}", b"[]", b"null", b'{"format": 2}', b"\xff", RECORD.to_bytes()[:-40], RECORD.to_bytes() * 2]
+)
+def test_a_damaged_record_is_a_typed_error(bad: bytes) -> None:
+    with pytest.raises(StateError):
+        WorkspaceRecord.from_bytes(bad)
+
+
+def test_an_intent_comes_back_equal() -> None:
+    intent = Intent(workspace_id="a", operation="create", engine="docker", key="k")
+    assert Intent.from_bytes(intent.to_bytes()) == intent
+    with pytest.raises(StateError):
+        Intent.from_bytes(b"{")
+
+
+def test_the_home_is_private_and_opening_it_again_changes_nothing(tmp_path: Path) -> None:
+    home = open_home(str(tmp_path / "deep" / "home"))
+    assert os.stat(home.root).st_mode & 0o777 == 0o700
+    before = sorted(os.listdir(home.root))
+    open_home(home.root)
+    assert sorted(os.listdir(home.root)) == before
+
+
+def test_a_home_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "format").write_text("99\n")
+    with pytest.raises(StateUnusable, match="99"):
+        open_home(str(tmp_path))
+
+
+def test_a_home_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StateUnusable):
+        open_home(str(tmp_path / "file" / "home"))
+
+
+def test_names_and_ids_lead_to_the_id(tmp_path: Path) -> None:
+    home = open_home(str(tmp_path / "home"))
+    os.mkdir(home.workspace(RECORD.id))
+    write_record(home, RECORD)
+    os.symlink(RECORD.id, home.name("demo"))
+    assert resolve_name(home, "demo") == resolve_name(home, RECORD.id) == RECORD.id
+    assert resolve_name(home, "nobody") is None
+
+
+def test_a_process_is_told_from_another_with_its_pid() -> None:
+    start = process_start(os.getpid())
+    assert start is not None
+    live = ContainerRecord(key="", id="", pid=os.getpid(), started=start, boot=boot_id())
+    assert live.alive()
+    assert not replace(live, started=start + 1).alive()
+    assert not replace(live, boot="before the reboot").alive()
+    assert process_start(2**22 + 1) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -33,6 +34,13 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 REQUIRED = {name for name in os.environ.get("WS_REQUIRE_ENGINES", "").replace(" ", "").split(",") if name}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What goes to one process of several: the tests of a file on one engine, for they share what they made."""
+    for item in items:
+        engine = next((name for name in ("podman", "docker", "none") if name in re.split(r"[\[\]-]", item.name)), "")
+        item.add_marker(pytest.mark.xdist_group(f"{item.nodeid.partition('::')[0]}@{engine}"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -271,6 +271,9 @@ class DockerEngine:
                 home=each["Labels"].get(LABEL_HOME, ""),
             )
             for each in found
+            # dockerd lists from a copy of its state, and an event that comes late puts what was removed back into the
+            # copy, for good: seen on 20.10 after a pause. What ended is asked for by id.
+            if each["State"] in ("running", "paused") or self._inspect(each["Id"]) is not None
         ]
 
     def exec(

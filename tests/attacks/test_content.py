@@ -295,11 +295,11 @@ def test_a_damaged_object_is_named_and_nothing_is_touched(manager: Manager) -> N
             oid = next(
                 oid
                 for pack in store.all_packs()
-                for oid in pack.ids()
+                for oid in pack.index.ids()
                 if store.read(oid, kind_of(manager, oid)).startswith(b"precious ")
             )
             (pack,) = [pack for pack in store.all_packs() if pack.find(oid) >= 0]
-            place, offset = pack.name + ".pack", pack.offset(pack.find(oid))
+            place, offset = pack.name + ".pack", pack.index.offset(pack.find(oid))
         with open(place, "r+b") as file:
             file.seek(offset + 12)
             byte = file.read(1)

@@ -236,7 +236,7 @@ def test_what_is_kept_is_verified_and_damage_is_named_with_what_it_touches(stage
     with Store(home.store) as store:
         pack = next(pack for pack in store.all_packs() if pack.find(oid) >= 0)
         with open(pack.name + ".pack", "r+b") as file:
-            file.seek(pack.offset(pack.find(oid)) + 200)
+            file.seek(pack.index.offset(pack.find(oid)) + 200)
             file.write(b"\xff\x00\xff\x00")
     broken = stage.run("verify", box, "--json")
     assert broken.returncode == 7

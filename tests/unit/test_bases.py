@@ -370,7 +370,7 @@ def test_the_second_process_gives_the_same_tree_as_one_alone(home: Home, tmp_pat
     assert one.key == two.key
     assert picture(two.path) == picture(root)
     with Store(home.store) as store:
-        ids = [oid for pack in store.all_packs() for oid in pack.ids()]
+        ids = [oid for pack in store.all_packs() for oid in pack.index.ids()]
     assert len(ids) == len(set(ids))
     subprocess.run(["git", "--git-dir", home.store, "fsck", "--strict"], check=True, capture_output=True)
 

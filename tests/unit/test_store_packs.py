@@ -134,7 +134,7 @@ def test_entries_are_taken_over_from_another_pack_without_doubles(store: Store, 
     os.close(fd)
     store.refresh()
     assert [store.read(oid, BLOB) for oid in ids] == blobs
-    assert store.all_packs()[0].count == len(blobs)
+    assert store.all_packs()[0].index.count == len(blobs)
     git(store, "verify-pack", str(pack))
 
 
@@ -190,7 +190,7 @@ def test_an_entry_that_unpacks_to_more_than_it_says_is_damage_and_takes_no_memor
     bomb = packs.deflate(bytes(64 << 20))
     with store.writing() as writer:
         oid = object_id(BLOB, b"small")
-        writer.add_entry(oid, packs.entry_header(BLOB, 5) + bomb)
+        writer.add_entry(oid, [packs.entry_header(BLOB, 5), bomb])
         writer.finish()
     with pytest.raises(StoreDamaged, match=oid.hex()):
         store.read(oid, BLOB)
@@ -219,7 +219,7 @@ def test_offsets_beyond_two_gibibytes_are_written_and_read(store: Store) -> None
         writer.finish()
     store.refresh()
     pack = store.all_packs()[0]
-    assert pack.offset(pack.find(far)) == 3 << 30
+    assert pack.index.offset(pack.find(far)) == 3 << 30
     assert (store.read(near, BLOB), store.read(far, BLOB)) == (b"near", b"far")
 
 

@@ -14,14 +14,15 @@ from collections.abc import Callable
 
 _BATCH_BYTES = 4 << 20
 
+Part = bytes | memoryview
 Item = tuple[int, bytes]
-Done = tuple[int, bytes, bytes]
+Done = tuple[int, bytes, list[Part]]  # the key, the blob, its zlib stream in parts
 
 
 class Blobs:
     """Turns blobs into zlib streams, `wrap`ped while there is one batch of them, `deflate`d from then on."""
 
-    def __init__(self, wrap: Callable[[bytes], bytes], deflate: Callable[[bytes], bytes]) -> None:
+    def __init__(self, wrap: Callable[[bytes], list[Part]], deflate: Callable[[bytes], bytes]) -> None:
         self._wrap, self._deflate = wrap, deflate
         self._few = True
         self._waiting: list[Item] = []
@@ -49,7 +50,7 @@ class Blobs:
             try:
                 while waiting:
                     key, data = waiting.pop()
-                    done.append((key, data, self._deflate(data)))
+                    done.append((key, data, [self._deflate(data)]))
             except IndexError:
                 return  # the other one took the last
             except BaseException as error:  # noqa: BLE001  handed to the caller, who waits

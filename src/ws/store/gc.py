@@ -99,7 +99,7 @@ def collect(store: Store, keep: Callable[[], Iterable[str]] = tuple, *, progress
         before = _store_size(store)
         store.refresh()
         old = store.all_packs()
-        objects = {oid for pack in old for oid in pack.ids()}
+        objects = {oid for pack in old for oid in pack.index.ids()}
         live: dict[bytes, int] = {}
         _reach_all(store, keep, live)
         replaced = _to_replace(old, live)
@@ -113,7 +113,7 @@ def collect(store: Store, keep: Callable[[], Iterable[str]] = tuple, *, progress
         commits.pack_refs(store)
         store.forget()
         store.refresh()
-        left = {oid for pack in store.all_packs() for oid in pack.ids()}
+        left = {oid for pack in store.all_packs() for oid in pack.index.ids()}
         return Collected(len(objects - left), before, _store_size(store))
 
 
@@ -131,8 +131,8 @@ def _to_replace(packs: list[Pack], live: dict[bytes, int]) -> list[Pack]:
     """All packs but the large ones of which little is rubbish."""
     replaced = []
     for pack in packs:
-        needed = sum(oid in live for oid in pack.ids())
-        if _size(pack) < _LARGE_BYTES or needed < pack.count * 3 // 4:
+        needed = sum(oid in live for oid in pack.index.ids())
+        if _size(pack) < _LARGE_BYTES or needed < pack.index.count * 3 // 4:
             replaced.append(pack)
     return replaced
 

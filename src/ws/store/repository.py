@@ -18,6 +18,7 @@ from ws import durable
 from ws.errors import StateUnusable, StoreDamaged
 from ws.store import packs
 from ws.store.deltas import apply_delta
+from ws.store.indexes import Index
 
 _CONFIG = b"[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 _HEAD = b"ref: refs/heads/main\n"
@@ -28,9 +29,10 @@ _WRITE_LOCK_S = 60.0
 
 
 class _Memory:
-    """Small objects by their ids, each hashed when it was read or written."""
+    """Small objects by their ids, each hashed when it was read or written; and the indexes of packs."""
 
     def __init__(self) -> None:
+        self._indexes: dict[str, Index] = {}
         self._objects: dict[bytes, tuple[int, bytes]] = {}
         self._size_bytes = 0
 
@@ -45,6 +47,17 @@ class _Memory:
             self._size_bytes = 0
         self._objects[oid] = kind, data
         self._size_bytes += len(data)
+
+    def index(self, path: str) -> Index:
+        found = self._indexes.get(path)
+        if found is None:
+            found = self._indexes[path] = Index(path)
+        return found
+
+    def keep_indexes(self, paths: set[str]) -> None:
+        """Forget all others: their packs are gone."""
+        for path in self._indexes.keys() - paths:
+            self._indexes.pop(path, None)
 
 
 _memories: dict[str, _Memory] = {}
@@ -113,19 +126,23 @@ class Store:
 
     def refresh(self) -> None:
         """See the packs that came and went since."""
-        names = {name for name in os.listdir(self.pack_directory) if name.endswith(".idx")}
-        for name in self._packs.keys() - names:
-            pack = self._packs.pop(name)
+        listed = os.listdir(self.pack_directory)
+        paths = {os.path.join(self.pack_directory, name) for name in listed if name.endswith(".idx")}
+        for path in self._packs.keys() - paths:
+            pack = self._packs.pop(path)
             pack.close()
             if pack is self._last:
                 self._last = None
-        for name in names - self._packs.keys():
+        for path in paths - self._packs.keys():
             with contextlib.suppress(FileNotFoundError):  # collected between the two calls
-                self._packs[name] = packs.Pack(os.path.join(self.pack_directory, name))
+                self._packs[path] = packs.Pack(path.removesuffix(".idx"), self._memory.index(path))
+        self._memory.keep_indexes(paths)
 
     def forget(self) -> None:
         """Read everything from disk again: who verifies must not be told what was there a while ago."""
         self._memory = _Memory()
+        self.close()
+        self.refresh()
 
     def remember(self, oid: bytes, kind: int, data: bytes) -> None:
         """Know an object that is on its way into the store, and will be asked for by whoever comes next."""
@@ -159,7 +176,7 @@ class Store:
         last = self._last
         if last and (position := last.find(oid)) >= 0:  # mostly the pack of the base
             try:
-                kind, data, base = last.read(last.offset(position))
+                kind, data, base = last.read(position)
                 if not base and packs.object_id(kind, data) == oid:
                     return kind, data
             except (ValueError, OSError):
@@ -186,14 +203,14 @@ class Store:
         raise _damaged(oid, path, trouble)
 
     def _resolve(self, pack: packs.Pack, position: int) -> tuple[int, bytes]:
-        kind, data, base = pack.read(pack.offset(position))
+        kind, data, base = pack.read(position)
         deltas: list[bytes] = []
         while kind == packs.REF_DELTA:
             deltas.append(data)
             position = pack.find(base)
             if position < 0:
                 raise ValueError(f"its base {base.hex()} is not in the same pack")
-            kind, data, base = pack.read(pack.offset(position))
+            kind, data, base = pack.read(position)
         while deltas:
             data = apply_delta(data, deltas.pop())
         return kind, data

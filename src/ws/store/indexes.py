@@ -1,0 +1,124 @@
+"""The index beside a pack, version 2: a fan-out table, sorted ids, CRCs, offsets.
+
+An index never changes, so one that was read serves every store of this process. That of a pack of some thousand objects
+is a dictionary; that of a base, which may hold a million, is mapped and searched where it lies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import sys
+from array import array
+
+from ws.errors import StoreDamaged
+
+_HEAD = b"\xfftOc\x00\x00\x00\x02"
+_IDS = 8 + 256 * 4
+_BIG_OFFSET = 1 << 31
+_SMALL_BYTES = 256 << 10  # some 9,000 objects
+
+
+def encode_index(ids: list[bytes], crcs: array[int], offsets: array[int], trailer: bytes) -> bytes:
+    """The bytes of an index; `trailer` is the checksum of the pack."""
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    fanout = array("I", bytes(1024))
+    for oid in ids:
+        fanout[oid[0]] += 1
+    for i in range(1, 256):
+        fanout[i] += fanout[i - 1]
+    small, big = array("I"), array("Q")
+    for i in order:
+        offset = offsets[i]
+        if offset < _BIG_OFFSET:
+            small.append(offset)
+        else:
+            small.append(_BIG_OFFSET | len(big))
+            big.append(offset)
+    body = b"".join(
+        (
+            _HEAD,
+            _big_endian(fanout),
+            *[ids[i] for i in order],
+            _big_endian(array("I", [crcs[i] for i in order])),
+            _big_endian(small),
+            _big_endian(big),
+            trailer,
+        )
+    )
+    return body + hashlib.sha1(body, usedforsecurity=False).digest()
+
+
+def _big_endian(numbers: array[int]) -> bytes:
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+class Index:
+    """What one pack holds. Raises StoreDamaged when the file is no index, or is cut short."""
+
+    __slots__ = ("_data", "_fanout", "_positions", "count")
+
+    def __init__(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            if size < _IDS + 40:
+                raise StoreDamaged(f"the index {os.path.basename(path)} is cut short")
+            small = size <= _SMALL_BYTES
+            # Not closed by us: the mapping goes with the last who knows the index, as memory does.
+            self._data = os.read(fd, size) if small else mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        self.count = int.from_bytes(self._data[_IDS - 4 : _IDS], "big")
+        if self._data[:8] != _HEAD or len(self._data) < _IDS + self.count * 28 + 40:
+            raise StoreDamaged(f"the index {os.path.basename(path)} is not one, or is cut short")
+        self._positions: dict[bytes, int] | None = None
+        self._fanout: list[int] = []
+        if small:
+            self._positions = {oid: position for position, oid in enumerate(self.ids())}
+        else:
+            # Places of ids in the file, so that a lookup is a search of some bytes between two of them.
+            self._fanout = [_IDS, *[_IDS + 20 * count for count in self._numbers(8, 256)]]
+
+    def _numbers(self, start: int, count: int) -> array[int]:
+        numbers = array("I", self._data[start : start + 4 * count])
+        if sys.byteorder == "little":
+            numbers.byteswap()
+        return numbers
+
+    def find(self, oid: bytes) -> int:
+        """The position of an id, or −1."""
+        if self._positions is not None:
+            return self._positions.get(oid, -1)
+        first = oid[0]
+        start, stop = self._fanout[first], self._fanout[first + 1]
+        while start < stop:
+            at = self._data.find(oid, start, stop)
+            if at < 0:
+                return -1
+            if (at - _IDS) % 20 == 0:
+                return (at - _IDS) // 20
+            start = at + 1
+        return -1
+
+    def offset(self, position: int) -> int:
+        """Where in the pack the entry at this position begins."""
+        table = _IDS + self.count * 24
+        at = table + 4 * position
+        offset = int.from_bytes(self._data[at : at + 4], "big")
+        if offset & _BIG_OFFSET:
+            at = table + 4 * self.count + 8 * (offset ^ _BIG_OFFSET)
+            offset = int.from_bytes(self._data[at : at + 8], "big")
+        return offset
+
+    def ids(self) -> list[bytes]:
+        """Every id, in the order of the index."""
+        data = self._data[_IDS : _IDS + 20 * self.count]
+        return [data[at : at + 20] for at in range(0, len(data), 20)]
+
+    def crcs(self) -> array[int]:
+        """The CRC of each entry, in the order of the ids."""
+        return self._numbers(_IDS + 20 * self.count, self.count)

@@ -19,7 +19,8 @@ from ws.store.packs import PackWriter
 from ws.store.repository import Store
 from ws.store.scan import Skipped, scan_directory
 from ws.store.statcache import StatCache
-from ws.store.uppers import Found, UpperScan, gather_upper, merge_upper, read_ahead, scan_upper
+from ws.store.uppers import UpperScan, merge_upper, scan_upper
+from ws.store.walking import Found, gather_upper, read_ahead
 from ws.store.xattrs import Namespace
 
 UNMERGED_LAYERS = 200  # where merging is not possible; the kernel takes 500
@@ -81,7 +82,7 @@ def capture(
             sealed = sealing.seal(home, record, shorter) if seal else None
         if sealed is None:
             layers.release_layers(home, set(shorter.layers) - set(record.layers), record.id)
-            directories, mapped = _gather_frozen(home, writer, record, caps)
+            directories, mapped = _gather_frozen(home, store, writer, record, caps)
     if sealed is not None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_cache_path(home, record))
@@ -92,7 +93,9 @@ def capture(
     return replace(hashed.with_scan(found), record=record, sealed=False, cache=None if mapped else found.cache)
 
 
-def _gather_frozen(home: Home, writer: PackWriter, record: WorkspaceRecord, caps: Caps) -> tuple[list[Found], bool]:
+def _gather_frozen(
+    home: Home, store: Store, writer: PackWriter, record: WorkspaceRecord, caps: Caps
+) -> tuple[list[Found], bool]:
     """What the upper holds at one instant, and whether that may be remembered by its times.
 
     Nearly all is read ahead, while everybody runs: on a busy machine 1,000 changed files kept them frozen for 15 to
@@ -116,6 +119,7 @@ def _gather_frozen(home: Home, writer: PackWriter, record: WorkspaceRecord, caps
         cache=cache,
         since_ns=since_ns,
         max_file_bytes=caps.max_file_bytes,
+        store=store,
     )
     with sealing.stilled(record) as freezer:
         mapped = freezer is not None and writes_through_mappings(freezer.processes())

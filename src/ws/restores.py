@@ -28,7 +28,6 @@ from ws import bases, containers, durable, layers, overlay, sealing
 from ws.containers import EngineFor
 from ws.engine.base import WORKSPACE
 from ws.errors import ContainerDied, RestoreFailed, SnapshotNotFound, StoreDamaged, WorkspaceError
-from ws.freezer import freezer_of
 from ws.history import Target, find_number, find_target, turn
 from ws.layout import (
     History,
@@ -123,9 +122,8 @@ def _restore(
     try:
         with sealing.exclusive(home, record.id) as current:
             record = replace(record, container=current.container)
-            # Ended before the workspace is kept: what they wrote until then is in the safety snapshot.
-            ended = _end_processes(home, record, engine_for)
-            with _stilled_and_free(home, record) as pid:
+            # Emptied before the workspace is kept: what was written until then is in the safety snapshot.
+            with _emptied(home, record, engine_for) as (pid, ended):
                 kept = _keep(home, store, record, target)
                 undo_to = kept.count if kept != record.history else kept.head
                 switched = replace(
@@ -204,39 +202,36 @@ def _usable_stack(home: Home, record: WorkspaceRecord, target: Target) -> Stack 
     return stack if trusted else None
 
 
-def _end_processes(home: Home, record: WorkspaceRecord, engine_for: EngineFor) -> int:
-    """End what runs in the workspace, all but the shim; returns how many there were."""
-    container = record.container
-    if container is None or not container.alive():
-        return 0
-    if record.engine == "none":
-        containers.end_container(home, engine_for, record)
-        return 0
-    try:
-        return freezer_of(container.pid).kill_others(keep=container.pid)
-    except ContainerDied:
-        return 0
-
-
 @contextlib.contextmanager
-def _stilled_and_free(home: Home, record: WorkspaceRecord) -> Iterator[int]:
-    """Nothing runs inside this block, and nobody holds the overlay: the pid of the container, 0 where none runs.
+def _emptied(home: Home, record: WorkspaceRecord, engine_for: EngineFor) -> Iterator[tuple[int, int]]:
+    """Of the container only the shim is left, it stands still inside this block, and nobody holds the overlay.
 
-    Open streams are ended only where there are any; then somebody may come through the engine meanwhile, so it is asked
-    again. Raises RestoreFailed.
+    Gives its pid, 0 where none runs, and how many processes were ended. Where there are none to end, and no stream is
+    open, all is frozen once; else somebody may come through the engine meanwhile, so it is asked again.
+    Raises RestoreFailed, Busy when somebody paused the container.
     """
     container = record.container
-    pid = container.pid if record.engine != "none" and container and container.alive() else 0
+    if record.engine == "none":
+        containers.end_container(home, engine_for, record)
     with contextlib.ExitStack() as still:
-        still.enter_context(sealing.stilled(record))
-        if pid and not overlay.may_cover(pid, WORKSPACE):
+        freezer = still.enter_context(sealing.stilled(record))
+        if freezer is None or container is None:
+            yield 0, 0
+            return
+        ended = 0
+        if freezer.processes() != [container.pid]:
             still.close()
-            if not containers.make_way(home, record, pid):
+            with contextlib.suppress(ContainerDied):
+                ended = freezer.kill_others(keep=container.pid)
+            still.enter_context(sealing.stilled(record))
+        if not overlay.may_cover(container.pid, WORKSPACE):
+            still.close()
+            if not containers.make_way(home, record, container.pid):
                 raise _still_held()
             still.enter_context(sealing.stilled(record))
-            if not overlay.may_cover(pid, WORKSPACE):
+            if not overlay.may_cover(container.pid, WORKSPACE):
                 raise _still_held()
-        yield pid
+        yield container.pid, ended
 
 
 def _still_held() -> RestoreFailed:

@@ -40,7 +40,8 @@ from ws.store.repository import Store
 from ws.store.scan import scan_tree
 from ws.store.statcache import StatCache
 from ws.store.trees import read_listing, read_root
-from ws.store.uppers import UpperScan, read_ahead, scan_upper
+from ws.store.uppers import UpperScan, merge_upper, scan_upper
+from ws.store.walking import gather_upper, read_ahead
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")]
 
@@ -154,6 +155,12 @@ def from_upper(store: Store, before: str, upper: str, cache: StatCache | None = 
         scan = scan_upper(store, writer, before, upper, ids=IDS, cache=cache, remember=True)
         writer.finish()
     return scan
+
+
+def children_time() -> float:
+    """What the children of this process used that it has waited for."""
+    used = os.times()
+    return used.children_user + used.children_system
 
 
 def prepare_upper(store: Store, tree: str, directory: str, *, ids: Ids) -> None:
@@ -341,3 +348,37 @@ def test_limits_fail_the_snapshot_whole_and_name_the_file(workspace: tuple[Path,
         scan_upper(store, writer, base.tree, str(top / "upper"), ids=IDS, max_total_bytes=4999)
     with store.writing() as writer:
         scan_upper(store, writer, base.tree, str(top / "upper"), ids=IDS, max_file_bytes=5000, max_total_bytes=5000)
+
+
+def test_with_a_second_process_it_is_the_same_tree(workspace: tuple[Path, Store, bases.Base]) -> None:
+    top, store, base = workspace
+    for number in range(40):
+        directory = top / f"mnt/packages/p{number}/lib"
+        directory.mkdir(parents=True)
+        for name in range(60):
+            (directory / f"f{name}").write_text(f"{number % 7} {name}")
+        (directory / "link").symlink_to("f0")
+        os.link(directory / "f1", top / f"mnt/hard{number}")
+    (top / "mnt/b").unlink()
+    before = children_time()
+    helped = from_upper(store, base.tree, str(top / "upper"))
+    assert children_time() > before, "there was enough to do for a second one"
+    with store.writing() as writer:
+        alone = merge_upper(store, writer, base.tree, gather_upper(writer, str(top / "upper"), ids=IDS))
+    assert (alone.tree, alone.paths_changed, alone.size_bytes) == (helped.tree, helped.paths_changed, helped.size_bytes)
+    expected = picture(top / "mnt")
+    materialise(store, helped.tree, str(top / "back"), ids=IDS)
+    assert picture(top / "back") == expected
+
+
+def test_what_the_second_process_cannot_take_fails_the_snapshot(workspace: tuple[Path, Store, bases.Base]) -> None:
+    top, store, base = workspace
+    for number in range(40):
+        directory = top / f"mnt/p{number}"
+        directory.mkdir()
+        for name in range(60):
+            (directory / f"f{name}").write_text("")
+        (directory / "large").write_bytes(b"x" * number * 100)
+    with store.writing() as writer, pytest.raises(LimitExceeded, match="large"):
+        scan_upper(store, writer, base.tree, str(top / "upper"), ids=IDS, max_file_bytes=3800)
+    assert not [name for name in os.listdir(store.pack_directory) if name.startswith("tmp_")]

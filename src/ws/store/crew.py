@@ -19,24 +19,33 @@ import subprocess
 import sys
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ws.errors import StateError, WorkspaceError, all_errors
-from ws.store.gathering import Row
+from ws.store.gathering import Contents, Row
 from ws.store.packs import PackWriter
 from ws.store.reading import DirectoryReader, Result, Rules
 from ws.store.repository import Store
 
 _START = "import sys; sys.path.insert(0, {path!r}); from ws.store.crew import work; work(*map(int, sys.argv[1:6]))"
 
+BATCH = 8  # directories handed over at once
+
 Job = tuple[int, bytes, list[Row]]  # number, path, cached rows
+
+
+def may_help() -> bool:
+    """Whether there is a second core for a second process."""
+    return len(os.sched_getaffinity(0)) > 1
 
 
 class Helper:
     """The second process, from the first one's side."""
 
-    def __init__(self, store: Store, rules: Rules, source: int, copy: int | None, earlier: int | None) -> None:
+    def __init__(
+        self, store: Store, rules: Rules, source: int, copy: int | None = None, earlier: int | None = None
+    ) -> None:
         jobs_read, jobs_write = os.pipe2(os.O_CLOEXEC)
         done_read, done_write = os.pipe2(os.O_CLOEXEC)
         lent = [fd for fd in (source, copy, earlier) if fd is not None]
@@ -77,6 +86,13 @@ class Helper:
 
     def take(self, *, wait: bool) -> list[tuple[int, Result | None]]:
         """Finished jobs by their numbers; nothing when none is finished and we do not wait."""
+        return [(number, Result(*fields) if fields else None) for number, fields in self._take(wait)]
+
+    def take_contents(self, *, wait: bool) -> list[tuple[int, Contents | None]]:
+        """The same, where it reads a layer."""
+        return [(number, Contents(*fields) if fields else None) for number, fields in self._take(wait)]
+
+    def _take(self, wait: bool) -> list[tuple[int, Any]]:
         try:
             message = self._done.get(block=wait)
         except queue.Empty:
@@ -87,7 +103,8 @@ class Helper:
             _, code, text, hint = message
             raise all_errors().get(code, WorkspaceError)(text, hint=hint)
         self.outstanding -= 1
-        return [(number, Result(*fields) if fields else None) for number, fields in message[1]]
+        results: list[tuple[int, Any]] = message[1]
+        return results
 
     def finish(self, writer: PackWriter) -> None:
         """Take over all that the second process stored."""
@@ -135,11 +152,12 @@ def work(jobs: int, done: int, source: int, copy: int, earlier: int) -> None:
         path, rules = _receive(pipe)
         with Store(path) as store:
             writer = PackWriter(store.pack_directory, store.contains)
+            rules = Rules(*rules)
             reader = DirectoryReader(
-                writer, Rules(*rules), source, copy if copy >= 0 else None, earlier if earlier >= 0 else None
+                writer, rules, source, copy if copy >= 0 else None, earlier if earlier >= 0 else None
             )
             try:
-                _serve(pipe, done, reader, writer)
+                _serve(pipe, done, writer, _gathering(reader) if rules.layer else reader.read)
             except WorkspaceError as error:
                 _answer(done, ("error", error.code, error.message, error.hint))
             finally:
@@ -147,7 +165,18 @@ def work(jobs: int, done: int, source: int, copy: int, earlier: int) -> None:
                 writer.abort()
 
 
-def _serve(pipe: Any, done: int, reader: DirectoryReader, writer: PackWriter) -> None:
+Read = Callable[[bytes, Mapping[bytes, Row]], Result | Contents | None]
+
+
+def _gathering(reader: DirectoryReader) -> Read:
+    def gather(path: bytes, cached: Mapping[bytes, Row]) -> Contents | None:
+        here = reader.gather(path, cached)
+        return here.contents() if here else None
+
+    return gather
+
+
+def _serve(pipe: Any, done: int, writer: PackWriter, read: Read) -> None:
     while True:
         batch = _receive(pipe, b"gone")
         if batch == b"gone":
@@ -156,7 +185,7 @@ def _serve(pipe: Any, done: int, reader: DirectoryReader, writer: PackWriter) ->
             break
         results = []
         for number, path, rows in batch:
-            result = reader.read(path, {row[0]: row for row in rows})
+            result = read(path, {row[0]: row for row in rows})
             results.append((number, tuple(result) if result else None))
         _answer(done, ("results", results))
     path = writer.seal()

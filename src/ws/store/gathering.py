@@ -40,8 +40,25 @@ class Owners(NamedTuple):
         return (uid if uid >= 0 else _OVERFLOW_ID, gid if gid >= 0 else _OVERFLOW_ID)
 
 
+class Contents(NamedTuple):
+    """What a directory of a layer holds; plain values, for it may cross a pipe."""
+
+    path: bytes
+    head: bytes  # its own line
+    identity: tuple[int, int, int]  # device, inode, ctime_ns
+    opaque: bool  # hides what lies below it in other layers
+    directories: list[bytes]
+    whiteouts: list[bytes]
+    rows: list[Row]
+    items: list[trees.Item]
+    lines: list[bytes]
+    linked: list[tuple[bytes, int, int]]  # name, device, inode where the link count is over one
+    skipped: list[tuple[bytes, str]]
+    torn: bytes  # a name that changed under our eyes
+
+
 class Gathered:
-    """One directory. Plain lists and bytes inside, for much of it crosses a pipe."""
+    """One directory while it is read. Plain lists and bytes inside, for much of it crosses a pipe."""
 
     def __init__(
         self,
@@ -56,17 +73,17 @@ class Gathered:
         self.path = path
         self.found = found
         self.xattrs = xattrs
-        self.opaque = opaque  # hides what lies below it in other layers
+        self.opaque = opaque
         self.owner = owners.of(found)
         self.directories: list[bytes] = []
         self.whiteouts: list[bytes] = []
         self.rows: list[Row] = []
         self.items: list[trees.Item] = []
         self.lines: list[bytes] = []
-        self.linked: list[tuple[bytes, int, int]] = []  # name, device, inode where the link count is over one
+        self.linked: list[tuple[bytes, int, int]] = []
         self.skipped: list[tuple[bytes, str]] = []
         self.size_bytes = 0
-        self.torn = b""  # a name that changed under our eyes
+        self.torn = b""
         self._owners = owners
         self._racy_from_ns = now_ns - RACY_NS
 
@@ -80,6 +97,22 @@ class Gathered:
     @property
     def identity(self) -> tuple[int, int, int]:
         return self.found.st_dev, self.found.st_ino, self.found.st_ctime_ns
+
+    def contents(self) -> Contents:
+        return Contents(
+            self.path,
+            self.head,
+            self.identity,
+            self.opaque,
+            self.directories,
+            self.whiteouts,
+            self.rows,
+            self.items,
+            self.lines,
+            self.linked,
+            self.skipped,
+            self.torn,
+        )
 
     def add(
         self, kind: str, name: bytes, found: os.stat_result, size: int, oid: bytes, xattrs: meta.Xattrs = ()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ws.errors import LimitExceeded, SourceChanged
 from ws.store import meta, names, trees
-from ws.store.crew import Helper
+from ws.store.crew import BATCH, Helper, may_help
 from ws.store.gathering import Owners, Row
 from ws.store.packs import PackWriter
 from ws.store.reading import DirectoryReader, Result, Rules
@@ -27,7 +27,6 @@ from ws.store.statcache import StatCache
 Progress = Callable[[str, int, int], None]  # phase, done, total (0: unknown)
 
 _HELP_FROM = 300  # a second process takes 60 ms to start; so many entries take as long
-_BATCH = 8  # directories handed over at once
 _PROGRESS_S = 0.1
 _ROUNDS = 4  # of reading a directory that keeps changing
 
@@ -83,7 +82,7 @@ def scan_tree(
                 except OSError:
                     alone = True  # no process to be had, or no interpreter to start: one is enough
             if helper:
-                while helper.outstanding < 2 and (batch := walk.far(_BATCH)):
+                while helper.outstanding < 2 and (batch := walk.far(BATCH)):
                     helper.give([(number, path, walk.cached(number)) for number, path in batch])
                 for number, result in helper.take(wait=not walk.pending):
                     walk.found(number, result)
@@ -169,11 +168,7 @@ class _Walk:
         self._progress, self._told = progress, time.monotonic()
 
     def worth_help(self) -> bool:
-        return (
-            self._files + len(self._results) >= _HELP_FROM
-            and len(self.pending) > 1
-            and len(os.sched_getaffinity(0)) > 1
-        )
+        return self._files + len(self._results) >= _HELP_FROM and len(self.pending) > 1 and may_help()
 
     def far(self, count: int) -> list[tuple[int, bytes]]:
         """Directories for the other process: the oldest ones, far from where this one works."""

@@ -16,22 +16,19 @@ read ahead, while they still ran, is only looked at.
 from __future__ import annotations
 
 import contextlib
-import os
-import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from ws.errors import InvalidRequest, LimitExceeded, SnapshotFailed
+from ws.errors import LimitExceeded
 from ws.layout import Ids
 from ws.store import meta, names, trees
 from ws.store.editing import RecordEditor, TreeEditor
-from ws.store.gathering import RACY, RACY_NS, Gathered, Owners, Row
+from ws.store.gathering import Contents
 from ws.store.packs import BLOB, TREE, PackWriter, object_id
-from ws.store.reading import DirectoryReader, Rules
 from ws.store.repository import Store
 from ws.store.scan import Skipped
 from ws.store.statcache import StatCache
+from ws.store.walking import Found, gather_upper
 from ws.store.xattrs import Namespace
 
 
@@ -44,14 +41,6 @@ class UpperScan:
     size_bytes: int  # of the files made or changed
     skipped: tuple[Skipped, ...]
     cache: StatCache | None  # for the next scan of the same upper, if it was asked for
-
-
-class Found(NamedTuple):
-    """A directory of an upper, after that of its parent's number."""
-
-    parent: int
-    name: bytes
-    here: Gathered
 
 
 def scan_upper(
@@ -71,34 +60,9 @@ def scan_upper(
 
     Raises what `gather_upper` and `merge_upper` do.
     """
-    found = gather_upper(writer, upper, ids=ids, layer=layer, cache=cache, max_file_bytes=max_file_bytes)
+    found = gather_upper(writer, upper, ids=ids, layer=layer, cache=cache, max_file_bytes=max_file_bytes, store=store)
     with contextlib.closing(found):
         return merge_upper(store, writer, before, found, remember=remember, max_total_bytes=max_total_bytes)
-
-
-def gather_upper(
-    writer: PackWriter,
-    upper: str,
-    *,
-    ids: Ids,
-    layer: Namespace = "trusted",
-    cache: StatCache | None = None,
-    max_file_bytes: int | None = None,
-) -> Generator[Found, None, None]:
-    """The directories of an upper that holds still, each after its parent; their files are stored as they come.
-
-    Files that are in the `cache`, of the same upper, and have not changed since are not read.
-    Raises SnapshotFailed when the upper holds what cannot be read or understood, or moves; LimitExceeded; StateUnusable
-    when the store cannot be written.
-    """
-    with _reading(writer, upper, ids, layer, max_file_bytes) as reader:
-        for parent, name, path, here in _walk(reader, cache):
-            if here is None or here.torn:
-                raise SnapshotFailed(
-                    f"{trees.os_path(path, here.torn if here else b'')} changed while it was read",
-                    hint="something writes into the layer from outside the workspace",
-                )
-            yield Found(parent, name, here)
 
 
 def merge_upper(
@@ -118,68 +82,6 @@ def merge_upper(
     return _Merge(store, writer, bytes.fromhex(before), remember, max_total_bytes).run(found)
 
 
-def read_ahead(
-    writer: PackWriter,
-    upper: str,
-    *,
-    ids: Ids,
-    layer: Namespace = "trusted",
-    cache: StatCache | None = None,
-    since_ns: int | None = None,
-    max_file_bytes: int | None = None,
-) -> StatCache:
-    """Store the files of an upper that is still moving, so that gathering it while it is frozen has little to read.
-
-    What is gone or half written when we come to it is left to that, and so is what changed after `since_ns`: a mapping
-    made meanwhile shows in the times of a file by its first write alone. Raises what `gather_upper` does.
-    """
-    ahead = StatCache()
-    trusted_until_ns = (time.time_ns() if since_ns is None else since_ns) - RACY_NS
-    with _reading(writer, upper, ids, layer, max_file_bytes) as reader:
-        for parent, name, _, here in _walk(reader, cache):
-            rows = here.rows if here else []
-            rows = [row if row[3] < trusted_until_ns else (*row[:4], row[4] | RACY, row[5]) for row in rows]
-            ahead.add(parent, name, here.identity if here else (0, 0, 0), rows)
-    return ahead
-
-
-def _walk(reader: DirectoryReader, cache: StatCache | None) -> Iterator[tuple[int, bytes, bytes, Gathered | None]]:
-    """Each directory after its parent: the parent's number, its name and path, and what it holds unless it is gone."""
-    pending = [(0, b"", b"", 0 if cache else -1)]
-    number = 0
-    while pending:
-        parent, name, path, cached = pending.pop()
-        here = reader.gather(path, _rows(cache, cached))
-        yield parent, name, path, here
-        for child in here.directories if here else ():
-            pending.append((number, child, trees.join(path, child), _find(cache, cached, child)))
-        number += 1
-
-
-@contextlib.contextmanager
-def _reading(
-    writer: PackWriter, upper: str, ids: Ids, layer: Namespace, max_file_bytes: int | None
-) -> Iterator[DirectoryReader]:
-    top = os.open(upper, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    rules = Rules(os.fstat(top).st_dev, Owners.seen_by(ids), max_file_bytes=max_file_bytes, layer=layer)
-    reader = DirectoryReader(writer, rules, top)
-    try:
-        yield reader
-    except InvalidRequest as error:
-        raise SnapshotFailed(error.message) from error
-    finally:
-        reader.close()
-        os.close(top)
-
-
-def _rows(cache: StatCache | None, directory: int) -> dict[bytes, Row]:
-    return {row[0]: row for row in cache.rows(directory)} if cache and directory >= 0 else {}
-
-
-def _find(cache: StatCache | None, directory: int, name: bytes) -> int:
-    return cache.find(directory, name) if cache and directory >= 0 else -1
-
-
 class _Directory:
     """A directory of the tree after: begins as it was before."""
 
@@ -192,7 +94,7 @@ class _Directory:
         self.record, self.data = RecordEditor(), TreeEditor()
         self.below = TreeEditor()  # the tree under meta/
 
-    def load(self, store: Store, node: trees.Node, here: Gathered) -> None:
+    def load(self, store: Store, node: trees.Node, here: Contents) -> None:
         path, files, below = here.path, len(here.rows) + len(here.whiteouts), len(here.directories)
         self.before = node
         self.record_before = node.meta
@@ -303,7 +205,7 @@ class _Merge:
             self._new_cache,
         )
 
-    def _visit(self, parent: int, name: bytes, here: Gathered) -> None:
+    def _visit(self, parent: int, name: bytes, here: Contents) -> None:
         """Merge one directory of the upper, and find those that the ones below it were."""
         number = len(self._directories)
         node = self._nodes.pop((parent, name))
@@ -324,7 +226,7 @@ class _Merge:
                 self._changed += 1
             self._nodes[number, child] = old
 
-    def _merge(self, directory: _Directory, here: Gathered) -> None:
+    def _merge(self, directory: _Directory, here: Contents) -> None:
         path = here.path
         for name in here.whiteouts:
             self._gone.add(trees.join(path, name))

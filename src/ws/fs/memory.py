@@ -311,7 +311,8 @@ class MemoryFilesystem(Convenience):
         )
 
     def restore(self, snapshot: FilesystemSnapshot) -> None:
-        """Make the tree what it was. Raises InvalidRequest. Commit point: one assignment."""
+        """Make the tree what it was. Raises PermissionError, InvalidRequest. Commit point: one assignment."""
+        self._check_writable(self.root)
         tree = self._snapshots.get(snapshot.snapshot_id)
         if tree is None:
             raise InvalidRequest(f"snapshot {snapshot.snapshot_id!r} is not one of this filesystem")

@@ -431,6 +431,6 @@ class SnapshotableFilesystem(Filesystem, Protocol):
     def restore(self, snapshot: FilesystemSnapshot) -> None:
         """Make everything below the root what it was.
 
-        Raises ValueError for a snapshot that is not of this root.
+        Raises PermissionError when `read_only`, ValueError for a snapshot that is not of this root.
         """
         ...

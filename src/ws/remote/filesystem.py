@@ -37,7 +37,7 @@ from ws.fs.rows import (
     read_stat,
     read_text,
 )
-from ws.fs.streams import Convenience, Reader, Writer, check_page, check_write_mode
+from ws.fs.streams import Convenience, Reader, Writer, check_bytes, check_page, check_write_mode
 from ws.remote.calls import REPLY_TIMEOUT_S, Call
 from ws.remote.entering import Door
 from ws.shim.wire import MAX_BODY_BYTES, field
@@ -128,6 +128,7 @@ class RemoteFilesystem(Convenience):
     def write_bytes(
         self, path: str, content: bytes, mode: WriteMode = "overwrite", create_parents: bool = True
     ) -> WriteResult:
+        check_bytes(path, content)
         if len(content) > _ONE_FRAME:
             return super().write_bytes(path, content, mode, create_parents)
         self._check_size(path, len(content), "write_bytes")

@@ -198,6 +198,18 @@ def parents_are_made_when_asked(make: MakeFilesystem) -> None:
 
 
 @check
+def content_of_another_type_is_refused(make: MakeFilesystem) -> None:
+    fs = make()
+    for text in (b"bytes", None, 5):
+        with raises(ValueError, "new/f", type(text).__name__):
+            fs.write("new/f", text)  # type: ignore[arg-type]
+    for data in ("text", None, 5):
+        with raises(ValueError, "new/f", type(data).__name__):
+            fs.write_bytes("new/f", data)  # type: ignore[arg-type]
+    assert not fs.exists("new")
+
+
+@check
 def convenience_is_capped(make: MakeFilesystem) -> None:
     fs = make(limits=Limits(max_content_bytes=100))
     with raises(ValueError, "100"):

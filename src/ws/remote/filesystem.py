@@ -32,6 +32,7 @@ from ws.fs.rows import (
     query_row,
     read_entry,
     read_glob,
+    read_path,
     read_report,
     read_rows,
     read_stat,
@@ -150,6 +151,9 @@ class RemoteFilesystem(Convenience):
 
     def scan(self, path: str = ".") -> Sequence[FileStat]:
         return [read_stat(row) for row in read_rows(self._ask("scan", path=path))]
+
+    def resolve(self, path: str, *, follow_symlinks: bool = True, whole: bool = False) -> str:
+        return read_path(self._ask("resolve", path=path, follow_symlinks=follow_symlinks, whole=whole))
 
     def read_link(self, path: str) -> str:
         return read_text(self._ask("read_link", path=path))
@@ -320,7 +324,7 @@ class RemoteWriter(Writer):
 
     def _abandon(self) -> None:
         self._buffer.clear()
-        self._call.close()
+        self._call.break_off()
 
 
 def rules_of(

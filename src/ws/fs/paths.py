@@ -172,18 +172,6 @@ class PathRules:
         return FsViolationError(f"{_shown(path)} is refused: {reason} (root: {self.root})", hint=hint)
 
 
-def normal_path(root: str, path: str) -> str:
-    """The one spelling of a path that records are kept under: relative to the root where it can be, no `.`
-    or `..`.
-    """
-    if path.startswith("/"):
-        path = _tidy(path)
-        if path != root and not path.startswith(root.rstrip("/") + "/"):
-            return path
-        path = path[len(root) :]
-    return _tidy("/" + path)[1:] or "."
-
-
 def _tidy(path: str) -> str:
     kept: list[str] = []
     for part in path.split("/"):

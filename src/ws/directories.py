@@ -84,9 +84,11 @@ class RewindableDirectory(HostFilesystem):
     def restore(self, snapshot: FilesystemSnapshot) -> None:
         """Make the directory what it was: every path, nothing else. Commit point: the exchange of two directories.
 
-        Raises InvalidRequest for a snapshot of another directory, StoreDamaged before anything is changed. Killed
-        before the exchange, a directory `.NAME.ws-…` is left beside it; the next restore removes it.
+        Raises PermissionError when it is read-only, InvalidRequest for a snapshot of another directory, StoreDamaged
+        before anything is changed. Killed before the exchange, a directory `.NAME.ws-…` is left beside it; the next
+        restore removes it.
         """
+        self._check_writable(self._directory)
         parent, name = os.path.split(self._directory)
         with durable.locked(self._turn, what=self._directory), Store(self._git_dir) as store:
             if snapshot.commit_ref not in commits.snapshot_ids(store, self._line):

@@ -5,6 +5,7 @@ A snapshot here is a snapshot of the whole workspace, and a restore ends its pro
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any
 
 from ws.errors import InvalidRequest, SnapshotNotFound
@@ -35,7 +36,11 @@ class WorkspaceFilesystem(RemoteFilesystem):
         )
 
     def restore(self, snapshot: FilesystemSnapshot) -> None:
-        """Raises InvalidRequest for a snapshot of another workspace, and as `Workspace.restore`."""
+        """Raises PermissionError when it is read-only, InvalidRequest for a snapshot of another workspace, and as
+        `Workspace.restore`.
+        """
+        if self.read_only:
+            raise PermissionError(errno.EROFS, "the filesystem is read-only", self.root)
         try:
             self._workspace.restore(snapshot.commit_ref)
         except SnapshotNotFound as error:

@@ -5,7 +5,7 @@ one rename each; what it replaces is swapped out into the same place, and what g
 nothing is lost, and an error half way is undone by the same renames backwards.
 
 Workspaces are hostile: no path is ever followed through a link. Directories are opened beneath the top by a call in
-which the kernel allows no link at all (`fs.confine`), and the rest are `*at` calls with one name. Whoever changes a
+which the kernel allows no link at all (`fs.kernel`), and the rest are `*at` calls with one name. Whoever changes a
 file of the host in the last instant finds his own version in its place: what was swapped out is compared with what
 was seen, and anything unexpected takes everything back.
 
@@ -26,7 +26,7 @@ from typing import Literal
 
 from ws import durable
 from ws.errors import ApplyFailed
-from ws.fs.confine import exchange, open_directory, rename_new
+from ws.fs.kernel import exchange, open_directory, rename_new
 from ws.fs.trees import remove_any
 from ws.store import trees
 from ws.store.chunks import write_all

@@ -96,6 +96,15 @@ def test_a_snapshot_of_another_directory_and_a_tag_twice_are_refused(project: Pa
         fs.restore(replace(kept, commit_ref="0" * 40))
 
 
+def test_a_read_only_directory_is_not_restored(project: Path) -> None:
+    kept = open_directory(project).snapshot()
+    (project / "src" / "main.py").write_text("changed")
+    changed = picture(project)
+    with pytest.raises(PermissionError, match="read-only"):
+        ws.RewindableDirectory(project, git_dir=project.parent / "history.git", read_only=True).restore(kept)
+    assert picture(project) == changed
+
+
 def test_a_history_inside_the_directory_is_refused(project: Path) -> None:
     with pytest.raises(InvalidRequest, match="in one another"):
         ws.RewindableDirectory(project, git_dir=project / "history")

@@ -529,6 +529,64 @@ def test_a_file_may_be_deleted_and_made_anew_in_one_patch(tree: Tree) -> None:
     assert tree.files() == {"a.txt": b"new\n"}
 
 
+def test_a_link_and_its_target_are_one_file(tree: Tree) -> None:
+    tree.put(real="1\n2\n")
+    tree.filesystem.make_link("ln", "real")
+    tree.envelope("*** Update File: ln\n@@\n-1\n+one\n*** Update File: real\n@@\n-2\n+two\n")
+    assert tree.files()["real"] == b"one\ntwo\n"
+    assert tree.filesystem.read_link("ln") == "real"
+    for path in ("ln", "real"):
+        tree.backups.undo(path)
+    assert tree.files()["real"] == b"one\ntwo\n"
+    tree.backups.undo("real")
+    assert tree.files()["real"] == b"1\n2\n"
+
+
+def test_a_link_that_is_deleted_comes_back_as_a_link(tree: Tree) -> None:
+    tree.put(real="1\n")
+    tree.filesystem.make_link("ln", "real")
+    tree.envelope("*** Delete File: ln\n*** Update File: real\n@@\n-1\n+one\n")
+    assert tree.files() == {"real": b"one\n"}
+    tree.backups.undo("ln")
+    assert tree.filesystem.read_link("ln") == "real"
+    with pytest.raises(PatchApplyError, match="a link stands there"):
+        tree.envelope("*** Delete File: ln\n*** Add File: ln\n+new\n")
+    assert tree.files() == {"real": b"one\n", "ln": b"one\n"}
+
+
+@pytest.mark.parametrize("path", ["a.txt", "b.txt"])
+@pytest.mark.parametrize("edit", ["", "@@\n-one\n+two\n"])
+def test_a_rename_is_undone_as_one_change(tree: Tree, path: str, edit: str) -> None:
+    tree.put(a_txt="one\n", c_txt="other\n")
+    tree.filesystem.set_mode("a.txt", 0o755)
+    before = tree.files()
+    tree.envelope(f"*** Update File: a.txt\n*** Move to: b.txt\n{edit}*** Update File: c.txt\n@@\n-other\n+new\n")
+    after = tree.files()
+    assert not any(record.is_trash for record in tree.backups.records())
+    tree.backups.undo("c.txt")
+    for _ in range(2):
+        tree.backups.undo(path)
+        assert tree.files() == before
+        assert tree.filesystem.stat("a.txt").mode == 0o755
+        tree.backups.undo(path)
+        assert tree.files() == after | {"c.txt": b"other\n"}
+
+
+def test_a_chain_of_renames_is_undone_path_by_path(tree: Tree) -> None:
+    tree.put(a_txt="one\n", b_txt="two\n", c_txt="three\n")
+    before = tree.files()
+    tree.patch(
+        "diff --git a/b.txt b/d.txt\nrename from b.txt\nrename to d.txt\n"
+        "diff --git a/a.txt b/b.txt\nrename from a.txt\nrename to b.txt\n"
+        "diff --git a/c.txt b/a.txt\nrename from c.txt\nrename to a.txt\n"
+    )
+    assert tree.files() == {"a.txt": b"three\n", "b.txt": b"one\n", "d.txt": b"two\n"}
+    assert not any(record.is_trash for record in tree.backups.records())
+    for path in ("a.txt", "c.txt", "d.txt"):
+        tree.backups.undo(path)
+    assert tree.files() == before
+
+
 class FailingAt(MemoryFilesystem):
     """A filesystem whose n-th change fails as a full disk does."""
 
@@ -581,13 +639,14 @@ class _Wrapped:
 def test_wherever_the_disk_is_full_everything_is_as_it_was() -> None:
     patch = (
         "*** Update File: a.txt\n@@\n-one\n+1\n*** Update File: s\n*** Move to: new/s\n@@\n-x\n+y\n"
-        "*** Add File: new/deep/n\n+n\n*** Delete File: g\n"
+        "*** Add File: new/deep/n\n+n\n*** Delete File: g\n*** Delete File: ln\n"
     )
     for n in range(100):
         filesystem = FailingAt()
         tree = Tree(filesystem)
         tree.put(a_txt="one\n", s="x\n", g="gone\n")
         filesystem.set_mode("s", 0o755)
+        filesystem.make_link("ln", "a.txt")
         before, paths = tree.files(), tree.paths()
         filesystem.countdown = n
         try:
@@ -596,6 +655,7 @@ def test_wherever_the_disk_is_full_everything_is_as_it_was() -> None:
             assert tree.files() == before, n
             assert tree.paths() == paths, n
             assert filesystem.stat("s").mode == 0o755
+            assert filesystem.read_link("ln") == "a.txt"
         else:
             assert n > 8
             assert tree.files() == {"a.txt": b"1\n", "new/s": b"y\n", "new/deep/n": b"n\n"}

@@ -104,23 +104,72 @@ def test_a_move_can_be_undone_and_done_again(context: ToolContext) -> None:
     move(context, source="d", destination="e")
     assert contents(context) == {"e": "/", "e/f": "content"}
     with pytest.raises(NotFound) as caught:
-        undo(context, path="e")
+        undo(context, path="d/f")
     assert "'d'" in (caught.value.hint or "")
-    undo(context, path="d")
-    assert contents(context) == {"d": "/", "d/f": "content"}
-    undo(context, path="e")
-    assert contents(context) == {"e": "/", "e/f": "content"}
+    for path in ("d", "d", "e", "e", "d", "e"):
+        before = contents(context)
+        undo(context, path=path)
+        assert contents(context) == {name.translate({100: "e", 101: "d"}): held for name, held in before.items()}
 
 
-def test_what_a_move_replaces_is_kept(context: ToolContext) -> None:
+def test_an_edit_before_a_move_does_not_come_between_it_and_its_undo(context: ToolContext) -> None:
+    context.filesystem.write("a", "one")
+    str_replace(context, path="a", old_str="one", new_str="two")
+    move(context, source="a", destination="b")
+    for name in ("a", "b", "a"):
+        undo(context, path="a")
+        assert contents(context) == {name: "two"}
+
+
+@pytest.mark.parametrize("path", ["a", "b"])
+def test_what_a_move_replaces_comes_back_with_its_undo(context: ToolContext, path: str) -> None:
     context.filesystem.write("a", "new")
     context.filesystem.write("b", "old")
     with pytest.raises(FileExistsError):
         move(context, source="a", destination="b")
     move(context, source="a", destination="b", overwrite=True)
-    assert contents(context) == {"b": "new"}
+    for _ in range(3):
+        assert contents(context) == {"b": "new"}
+        undo(context, path=path)
+        assert contents(context) == {"a": "new", "b": "old"}
+        undo(context, path=path)
+
+
+def test_what_has_since_come_where_something_was_moved_away_is_kept(context: ToolContext) -> None:
+    context.filesystem.write("a", "first")
+    move(context, source="a", destination="b")
+    write_file(context, path="a", content="second")
     undo(context, path="b")
-    assert contents(context) == {"b": "old"}
+    assert contents(context) == {"a": "first"}
+    undo(context, path="b")
+    assert contents(context) == {"a": "second", "b": "first"}
+
+
+def test_only_what_was_moved_is_moved_back(context: ToolContext) -> None:
+    context.filesystem.write("a", "moved")
+    move(context, source="a", destination="b")
+    context.filesystem.write("b", "other")
+    for path in ("a", "b"):
+        with pytest.raises(InvalidRequest, match="something else"):
+            undo(context, path=path)
+        assert contents(context) == {"b": "other"}
+    context.filesystem.write("b", "moved")
+    str_replace(context, path="b", old_str="moved", new_str="edited")
+    undo(context, path="b")
+    undo(context, path="a")
+    assert contents(context) == {"a": "moved"}
+
+
+def test_a_moved_link_is_known_again_by_where_it_leads(context: ToolContext) -> None:
+    context.filesystem.make_link("a", "nowhere")
+    move(context, source="a", destination="b")
+    undo(context, path="b")
+    assert context.filesystem.read_link("a") == "nowhere"
+    undo(context, path="b")
+    context.filesystem.delete("b")
+    context.filesystem.make_link("b", "elsewhere")
+    with pytest.raises(InvalidRequest):
+        undo(context, path="a")
 
 
 def test_a_directory_may_take_the_place_of_a_full_one_when_asked(context: ToolContext) -> None:
@@ -129,7 +178,7 @@ def test_a_directory_may_take_the_place_of_a_full_one_when_asked(context: ToolCo
     move(context, source="a", destination="b", overwrite=True)
     assert contents(context) == {"b": "/", "b/x": "new"}
     undo(context, path="b")
-    assert contents(context) == {"b": "/", "b/y": "old"}
+    assert contents(context) == {"a": "/", "a/x": "new", "b": "/", "b/y": "old"}
 
 
 def test_a_move_that_cannot_be_changes_nothing(context: ToolContext) -> None:
@@ -179,6 +228,52 @@ def test_undo_through_a_link_writes_to_what_it_leads_to(context: ToolContext) ->
     assert contents(context) == {"f": "old", "l": "-> f"}
 
 
+def test_a_change_through_a_link_is_undone_by_either_name(context: ToolContext) -> None:
+    context.filesystem.write("f", "old")
+    context.filesystem.make_link("l", "f")
+    write_file(context, path="l", content="new", mode="overwrite")
+    undo(context, path="f")
+    assert contents(context) == {"f": "old", "l": "-> f"}
+    context.filesystem.make_link("dangling", "made")
+    write_file(context, path="dangling", content="new")
+    undo(context, path="dangling")
+    assert contents(context) == {"f": "old", "l": "-> f", "dangling": "-> made"}
+
+
+def test_a_path_through_a_link_means_the_same_file_to_delete_and_to_undo(context: ToolContext) -> None:
+    fs = context.filesystem
+    for name in ("dd/f", "other/dd/f"):
+        fs.write(name, name)
+    fs.mkdir("other/deep")
+    fs.make_link("link", "other/deep")
+    before = contents(context)
+    delete(context, path="link/../dd/f")
+    assert contents(context) == {name: held for name, held in before.items() if name != "other/dd/f"}
+    undo(context, path="link/../dd/f")
+    delete(context, path="link/../dd", recursive=True)
+    assert contents(context) == {name: held for name, held in before.items() if not name.startswith("other/dd")}
+    undo(context, path="other/dd")
+    move(context, source="link/../dd", destination="link/moved")
+    assert fs.read("other/deep/moved/f") == "other/dd/f"
+    undo(context, path="link/../dd")
+    assert contents(context) == before
+
+
+def test_a_path_that_leads_out_is_refused_by_undo_and_the_trash(context: ToolContext) -> None:
+    write_file(context, path="f", content="one")
+    delete(context, path="f")
+    name = trash_list(context).data["entries"][0]["name"]
+    for call in (
+        lambda: undo(context, path="../../f"),
+        lambda: undo(context, path="/etc/passwd"),
+        lambda: trash_list(context, path="../.."),
+        lambda: trash_restore(context, name=name, destination="../../../etc/f"),
+    ):
+        with pytest.raises(FsViolationError, match=context.filesystem.root):
+            call()
+    assert contents(context) == {}
+
+
 def test_one_path_has_one_history_however_it_is_spelt(context: ToolContext) -> None:
     write_file(context, path="./d//f", content="one")
     write_file(context, path=f"{context.filesystem.root}/d/f", content="two", mode="overwrite")
@@ -223,6 +318,53 @@ def test_the_trash_is_listed_newest_first_and_restored_by_name(context: ToolCont
     assert contents(context) == {"f": "/", "f/g": "three", "new": "/", "new/place": "two"}
     undo(context, path="f")
     assert contents(context)["f"] == "one"
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_was_deleted_comes_back_with_its_time(context: ToolContext, kind: str) -> None:
+    if kind == "file":
+        context.filesystem.write("f", "content")
+    else:
+        context.filesystem.make_link("f", "nowhere")
+    context.filesystem.set_modified("f", 1_600_000_000_123_456_000)
+    then = context.filesystem.stat("f", follow_symlinks=False).modified_at
+    delete(context, path="f")
+    trash_restore(context, name=trash_list(context).data["entries"][0]["name"], destination="g")
+    assert context.filesystem.stat("g", follow_symlinks=False).modified_at == then
+
+
+def test_an_edit_that_is_undone_is_seen_by_whoever_compares_times(context: ToolContext) -> None:
+    context.filesystem.write("f", "old")
+    context.filesystem.set_modified("f", 1_600_000_000_000_000_000)
+    str_replace(context, path="f", old_str="old", new_str="new")
+    undo(context, path="f")
+    assert context.filesystem.stat("f").modified_at.year > 2020
+
+
+def test_the_rules_hold_for_what_is_kept_as_for_what_is_there(tmp_path: Path) -> None:
+    free = make_context("host", tmp_path)
+    write_file(free, path="top/private/key", content="secret")
+    write_file(free, path="open", content="open")
+    str_replace(free, path="top/private/key", old_str="secret", new_str="SECRET")
+    edited = free.backups.records("top/private/key")[0].id
+    delete(free, path="open")
+    delete(free, path="top", recursive=True)
+    whole = free.backups.records("top")[0].id
+    bound = make_context("host", tmp_path, restricted_paths=["top/private"])
+    assert [entry["path"] for entry in trash_list(bound, path=".").data["entries"]] == ["top", "open", "open"]
+    for call in (
+        lambda: undo(bound, path="top/private/key"),
+        lambda: undo(bound, path="top"),
+        lambda: trash_list(bound, path="top/private"),
+        lambda: trash_restore(bound, name=edited, destination="leak"),
+        lambda: trash_restore(bound, name=whole, destination="leak"),
+        lambda: trash_purge(bound, name=edited),
+    ):
+        with pytest.raises(FsViolationError, match=r"'top.*root: "):
+            call()
+    assert contents(bound) == {}
+    undo(free, path="top")
+    assert free.filesystem.read("top/private/key") == "SECRET"
 
 
 def test_names_that_are_none_are_refused(context: ToolContext) -> None:

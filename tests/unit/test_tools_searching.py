@@ -11,9 +11,12 @@ from tool_contexts import BACKENDS, make_context
 
 from ws.errors import InvalidRequest, ToolValidationError
 from ws.fs.host import HostFilesystem
+from ws.fs.memory import MemoryFilesystem
 from ws.fs.protocol import WORKSPACE_LIMITS, GrepQuery, GrepReport
 from ws.tools.context import ToolContext
+from ws.tools.reading import list_dir, tree
 from ws.tools.searching import glob, grep
+from ws.tools.trash import Backups
 
 
 @pytest.fixture(params=BACKENDS)
@@ -188,6 +191,21 @@ def test_a_directory_that_is_one_huge_line_does_not_take_the_memory(tmp_path: Pa
         found = fs.grep("needle")
         assert [(match.path, match.match_start) for match in found] == [("huge", 0), ("small", 0)]
         assert all(len(match.line_content) < 2 << 20 for match in found)
+
+
+def test_restricted_names_are_seen_in_no_listing_nor_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "d/private").mkdir(parents=True)
+    for name in ("d/open", "d/secret", "d/private/key"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "link").symlink_to("d")
+    fs = HostFilesystem(str(tmp_path), restricted_paths=["d/private", "d/secret"])
+    context = ToolContext(fs, Backups(fs, MemoryFilesystem()))
+    for top in ("d", "link"):
+        assert [entry.name for entry in fs.list(top)] == ["open"]
+        assert [status.path for status in fs.scan(top)] == [f"{top}/open"]
+        assert [match.path for match in fs.glob("**", top)] == [f"{top}/open"]
+        assert list_dir(context, path=top).output == "open"
+        assert [child["name"] for child in tree(context, path=top).data["children"]] == ["open"]
 
 
 def test_restricted_files_are_found_by_neither(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ hangs.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
@@ -25,118 +24,54 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from ws.errors import InvalidRequest
-from ws.fs.paths import MAX_PATH_BYTES, PathRules, Place
+from ws.errors import InvalidRequest, WorkspaceError
+from ws.fs.kernel import (
+    DIRECTORY,
+    READ,
+    RESOLVE_BENEATH,
+    RESOLVE_NO_MAGICLINKS,
+    RESOLVE_NO_SYMLINKS,
+    has_openat2,
+    open_directory,
+    openat2,
+)
+from ws.fs.paths import Missing, PathRules, Place
 
-_SYS_OPENAT2 = 437
-_RESOLVE_NO_MAGICLINKS = 0x02
-_RESOLVE_NO_SYMLINKS = 0x04
-_RESOLVE_BENEATH = 0x08
-_RENAME_NOREPLACE = 1
-_RENAME_EXCHANGE = 2
 _MAX_LINKS = 40
 _MAX_RETRIES = 128
 
-DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_syscall = _libc.syscall
-_syscall.restype = ctypes.c_long
-_syscall.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
+class Made(NamedTuple):
+    """Directories that were made one in the other, the outermost first, and the one that holds them."""
 
+    above: int
+    names: tuple[str, ...]
 
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
-_hows: dict[tuple[int, int], tuple[_OpenHow, object]] = {}
-
-
-def openat2(directory: int, path: str, flags: int, resolve: int) -> int:
-    """The system call, retried while a rename elsewhere made the kernel unsure. Raises OSError."""
-    how = _hows.get((flags, resolve))
-    if how is None:
-        value = _OpenHow(flags, 0, resolve)
-        how = _hows[flags, resolve] = (value, ctypes.byref(value))
-    name = path.encode("utf-8", "surrogateescape")
-    for _ in range(_MAX_RETRIES):
-        fd: int = _syscall(_SYS_OPENAT2, directory, name, how[1], 24)
-        if fd >= 0:
-            return fd
-        code = ctypes.get_errno()
-        if code not in (errno.EAGAIN, errno.EINTR):
-            break
-    raise OSError(code, os.strerror(code), path)
-
-
-_kernel_has_openat2: bool | None = None
-
-
-def has_openat2() -> bool:
-    """Whether the kernel has the call and no seccomp filter hides it (old filters answer EPERM)."""
-    global _kernel_has_openat2
-    if _kernel_has_openat2 is None:
-        try:
-            os.close(openat2(-100, ".", DIRECTORY, _RESOLVE_BENEATH))
-            _kernel_has_openat2 = True
-        except OSError as error:
-            _kernel_has_openat2 = error.errno not in (errno.ENOSYS, errno.EPERM)
-    return _kernel_has_openat2
-
-
-def open_directory(top: int, below: str) -> int:
-    """A directory below another by a path that may hold no link at all; for walks. Raises OSError."""
-    if not below:
-        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=top)
-    if len(below) * 4 > MAX_PATH_BYTES and len(os.fsencode(below)) > MAX_PATH_BYTES:
-        middle = below.rindex("/", 0, len(below) // 2)
-        half = open_directory(top, below[:middle])
-        try:
-            return open_directory(half, below[middle + 1 :])
-        finally:
-            os.close(half)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
-    if has_openat2():
-        return openat2(top, below, flags, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS)
-    fd = os.dup(top)
-    for segment in below.split("/"):
-        try:
-            fd, last = os.open(segment, flags, dir_fd=fd), fd
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(last)
-    return fd
-
-
-def rename_new(source: str, source_fd: int, destination: str, destination_fd: int) -> None:
-    """Rename to a name that must be free. Raises FileExistsError."""
-    _rename(source, source_fd, destination, destination_fd, _RENAME_NOREPLACE)
-
-
-def exchange(source: str, source_fd: int, destination: str, destination_fd: int) -> None:
-    """Swap what stands under two names, in one step. Raises FileNotFoundError when either is missing."""
-    _rename(source, source_fd, destination, destination_fd, _RENAME_EXCHANGE)
-
-
-def _rename(source: str, source_fd: int, destination: str, destination_fd: int, flags: int) -> None:
-    names = source.encode("utf-8", "surrogateescape"), destination.encode("utf-8", "surrogateescape")
-    if _libc.renameat2(source_fd, names[0], destination_fd, names[1], flags) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), source, None, destination)
+    def remove(self) -> None:
+        """Take away those that are empty; from one that is not, or is gone, on upwards all stay."""
+        for depth in reversed(range(len(self.names))):
+            try:
+                fd = open_directory(self.above, "/".join(self.names[:depth]))
+                try:
+                    os.rmdir(self.names[depth], dir_fd=fd)
+                finally:
+                    os.close(fd)
+            except OSError:
+                return
 
 
 class Pinned(NamedTuple):
     """A name in a directory that is held open: what `*at` calls take. `place` is real as far as is known.
 
-    `found` is what stood under the name a moment ago, where its last link was to be followed.
+    `found` is what stood under the name a moment ago, where its last link was to be followed; `made` are the
+    directories above the name that were not there before.
     """
 
     parent: int
     name: str
     place: Place
     found: os.stat_result | None = None
+    made: Made | None = None
 
 
 class Confinement:
@@ -159,7 +94,7 @@ class Confinement:
                     anchor,
                     "/".join(place.segments) or ".",
                     flags,
-                    _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS,
+                    RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS,
                 )
             except OSError as error:
                 # EXDEV: out of the root, or an absolute link that the walk can resolve. ELOOP: a loop, or
@@ -190,20 +125,29 @@ class Confinement:
     def parent(self, path: str, *, follow_last: bool = False, create_parents: bool = False) -> Iterator[Pinned]:
         """Pin the directory that holds the path's last segment, which is not followed unless `follow_last`.
 
-        The name is "" for the root itself. Raises FsViolationError, FileNotFoundError, NotADirectoryError.
+        The name is "" for the root itself. Errors of the block name the path, not the segment that a `*at` call
+        was given. Raises FsViolationError, FileNotFoundError, NotADirectoryError.
         """
-        place = self.rules.parse(path)
+        try:
+            with self._pin(self.rules.parse(path), path, follow_last, create_parents) as pinned:
+                yield pinned
+        except OSError as error:
+            if not isinstance(error, WorkspaceError):
+                error.filename = path
+            raise
+
+    @contextmanager
+    def _pin(self, place: Place, path: str, follow_last: bool, create_parents: bool) -> Iterator[Pinned]:
         if self._direct and place.segments:
             fd = self._open_anchor(place)
             if len(place.segments) > 1:
                 anchor, above = fd, "/".join(place.segments[:-1])
                 try:
-                    fd = openat2(anchor, above, DIRECTORY, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
+                    fd = openat2(anchor, above, DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
                 except OSError as error:
                     fd = -1
                     retry = (errno.EXDEV, errno.ELOOP, errno.ENOENT) if create_parents else (errno.EXDEV, errno.ELOOP)
                     if error.errno not in retry:
-                        error.filename = path
                         raise
                 finally:
                     os.close(anchor)
@@ -223,6 +167,36 @@ class Confinement:
         with self._walk(place, path, follow_last=False) as pinned:
             return pinned.place
 
+    def resolve(self, place: Place, path: str, *, follow_last: bool) -> Place:
+        """The same place without a link or a `..`; what is missing on the way counts as a directory.
+
+        Raises FsViolationError.
+        """
+        if self._direct and self._is_real(place, follow_last=follow_last):
+            return place
+        held = [self._open_anchor(place)]
+        try:
+            real = self._steps(held, place, path, follow_last, "pass", [])
+        finally:
+            for fd in held:
+                os.close(fd)
+        self.rules.check_real(real, path)
+        return real
+
+    def _is_real(self, place: Place, *, follow_last: bool) -> bool:
+        """Whether the kernel says at once that all is there and no link is on the way."""
+        if ".." in place.segments:
+            return False
+        below = "/".join(place.segments if follow_last else place.segments[:-1]) or "."
+        anchor = self._open_anchor(place)
+        try:
+            os.close(openat2(anchor, below, os.O_PATH | os.O_CLOEXEC, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS))
+        except OSError:
+            return False
+        finally:
+            os.close(anchor)
+        return True
+
     def _open_anchor(self, place: Place) -> int:
         return os.open(place.anchor, DIRECTORY | os.O_NOFOLLOW)
 
@@ -230,26 +204,35 @@ class Confinement:
     def _walk(self, place: Place, path: str, *, follow_last: bool, create_parents: bool = False) -> Iterator[Pinned]:
         """Go segment by segment; what is yielded is real: no link is left in `place`."""
         held = [self._open_anchor(place)]
+        new: list[str] = []
         try:
-            real = self._steps(held, place, path, follow_last, create_parents)
+            real = self._steps(held, place, path, follow_last, "make" if create_parents else "refuse", new)
             self.rules.check_real(real, path)
             if real.segments:
                 parent, name = held[len(real.segments) - 1], real.segments[-1]
-                yield Pinned(parent, name, real, _found(parent, name) if follow_last else None)
+                made = Made(held[len(real.segments) - 1 - len(new)], tuple(new)) if new else None
+                yield Pinned(parent, name, real, _found(parent, name) if follow_last else None, made)
             else:
                 yield Pinned(held[0], "", real)
+        except BaseException:
+            if new:
+                Made(held[-1 - len(new)], tuple(new)).remove()
+            raise
         finally:
             for fd in held:
                 os.close(fd)
 
-    def _steps(self, held: list[int], place: Place, path: str, follow_last: bool, create_parents: bool) -> Place:
+    def _steps(
+        self, held: list[int], place: Place, path: str, follow_last: bool, missing: Missing, made: list[str]
+    ) -> Place:
         """Open what the segments name, one below the other, into `held`; the last one only to see if it is
-        a link.
+        a link. Directories that were made for it are named in `made`.
         """
         anchor = place.anchor
         real: list[str] = []
         pending = list(reversed(place.segments))
         links = 0
+        passed = 0  # segments at the end of `real` for which there is nothing to hold
         while pending:
             segment = pending.pop()
             if segment in ("", "."):
@@ -257,20 +240,31 @@ class Confinement:
             if segment == "..":
                 if not real:
                     raise self.rules.violation(path, "it leads out")
-                os.close(held.pop())
                 real.pop()
+                if passed:
+                    passed -= 1
+                    continue
+                os.close(held.pop())
+                if made:
+                    made.pop()
+                continue
+            if passed:
+                real.append(segment)
+                passed += 1
                 continue
             if not pending and not follow_last:
                 real.append(segment)
                 break
-            fd = self._step(held[-1], segment, path, last=not pending, create=create_parents)
+            fd = self._step(held[-1], segment, path, "pass" if not pending else missing, made)
             if fd is None:
                 real.append(segment)
-                break
+                passed = 1
+                continue
             kind = os.fstat(fd).st_mode
             if stat.S_ISLNK(kind):
                 target = os.readlink("", dir_fd=fd)
                 os.close(fd)
+                made.clear()
                 links += 1
                 if links > _MAX_LINKS:
                     raise self.rules.violation(path, "too many links")
@@ -291,28 +285,42 @@ class Confinement:
                 break
             if not stat.S_ISDIR(kind):
                 os.close(fd)
+                if missing == "pass":
+                    passed = 1
+                    continue
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
             held.append(fd)
         return Place(anchor, tuple(real))
 
-    def _step(self, directory: int, segment: str, path: str, *, last: bool, create: bool) -> int | None:
-        """Open one segment without following it; None when it is the last one and not there."""
+    def _step(self, directory: int, segment: str, path: str, missing: Missing, made: list[str]) -> int | None:
+        """Open one segment without following it; None when it is not there and passed over."""
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            return os.open(segment, flags, dir_fd=directory)
+            fd = os.open(segment, flags, dir_fd=directory)
         except FileNotFoundError:
-            if last:
+            if missing == "pass":
                 return None
-            if create:
-                try:
-                    os.mkdir(segment, dir_fd=directory)
-                except FileExistsError:
-                    pass  # someone made it meanwhile; the open below says what it is
-                return os.open(segment, flags, dir_fd=directory)
+            if missing == "make":
+                return _make(directory, segment, flags, made)
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
         except OSError as error:
             error.filename = path
             raise
+        if missing == "make":
+            made.clear()  # somebody put it into one that was just made: that is not ours alone any more
+        return fd
+
+
+def _make(directory: int, segment: str, flags: int, made: list[str]) -> int:
+    """Make a directory and open it, or what someone else put there meanwhile."""
+    try:
+        os.mkdir(segment, dir_fd=directory)
+    except FileExistsError:
+        made.clear()
+        return os.open(segment, flags, dir_fd=directory)
+    fd = os.open(segment, flags, dir_fd=directory)
+    made.append(segment)
+    return fd
 
 
 def _found(directory: int, name: str) -> os.stat_result | None:

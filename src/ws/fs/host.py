@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from operator import attrgetter
 
 from ws.errors import InvalidRequest
-from ws.fs.confine import DIRECTORY, READ, Confinement, Pinned, check_regular, rename_new
+from ws.fs.confine import Confinement, Pinned, check_regular
 from ws.fs.globs import (
     check_pattern,
     compile_for_names,
@@ -27,6 +27,7 @@ from ws.fs.globs import (
     max_depth,
 )
 from ws.fs.host_streams import NEW, HostReader, HostWriter, sync_directory, temporary_name, write_all
+from ws.fs.kernel import DIRECTORY, READ, rename_new
 from ws.fs.metadata import birth_time, describe, statx_of
 from ws.fs.paths import PathRules, Place
 from ws.fs.protocol import (
@@ -150,11 +151,7 @@ class HostFilesystem(Convenience):
     def add(self, path: str, content: bytes) -> None:
         self._check_writable(path)
         with self._confinement.parent(path, create_parents=True) as pinned:
-            try:
-                fd = os.open(pinned.name, NEW, 0o666, dir_fd=pinned.parent)
-            except OSError as error:
-                error.filename = path
-                raise
+            fd = os.open(pinned.name, NEW, 0o666, dir_fd=pinned.parent)
             try:
                 write_all(fd, content)
                 if self._durable:
@@ -206,14 +203,22 @@ class HostFilesystem(Convenience):
         finally:
             os.close(fd)
 
+    def resolve(self, path: str, *, follow_symlinks: bool = True, whole: bool = False) -> str:
+        place = self._confinement.resolve(self._rules.parse(path), path, follow_last=follow_symlinks)
+        if whole:
+            self._rules.check_whole(place, path)
+        return self._rules.shown(place)
+
     def list(self, path: str = ".") -> Sequence[FileEntry]:
-        shown = self._shown(path)
-        prefix = "" if shown == "." else shown + "/"
+        prefix = self._prefix(path)
+        hidden = self._hidden(path)
         entries: list[FileEntry] = []
         fd = self._confinement.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with os.scandir(fd) as found:
                 for entry in found:
+                    if hidden is not None and hidden.hides(entry.name):
+                        continue
                     is_link = entry.is_symlink()
                     is_file = entry.is_file(follow_symlinks=False)
                     is_directory = entry.is_dir(follow_symlinks=False)
@@ -226,13 +231,15 @@ class HostFilesystem(Convenience):
         return entries
 
     def scan(self, path: str = ".") -> Sequence[FileStat]:
-        shown = self._shown(path)
-        prefix = "" if shown == "." else shown + "/"
+        prefix = self._prefix(path)
+        hidden = self._hidden(path)
         found: list[FileStat] = []
         fd = self._confinement.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with os.scandir(fd) as entries:
                 for entry in entries:
+                    if hidden is not None and hidden.hides(entry.name):
+                        continue
                     try:
                         status = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
@@ -246,17 +253,12 @@ class HostFilesystem(Convenience):
 
     def read_link(self, path: str) -> str:
         with self._confinement.parent(path) as pinned:
-            try:
-                return os.readlink(pinned.name or ".", dir_fd=pinned.parent)
-            except OSError as error:
-                error.filename = path
-                raise
+            return os.readlink(pinned.name or ".", dir_fd=pinned.parent)
 
     def glob(self, pattern: str, path: str = ".") -> Sequence[GlobMatch]:
         pattern = check_pattern(pattern)
         by_name = compile_for_names(pattern)
-        shown = self._shown(path)
-        prefix = "" if shown == "." else shown + "/"
+        prefix = self._prefix(path)
         found: list[GlobMatch] = []
         top = self._confinement.open(path, DIRECTORY)
         try:
@@ -264,7 +266,7 @@ class HostFilesystem(Convenience):
                 top,
                 start=literal_prefix(pattern),
                 max_depth=max_depth(pattern),
-                hidden=self._hidden(prefix),
+                hidden=self._hidden(path),
                 matches_path=compile_glob(pattern) if by_name is None else None,
                 matches_name=by_name,
             )
@@ -289,7 +291,7 @@ class HostFilesystem(Convenience):
         try:
             status = os.fstat(top)
             if stat.S_ISDIR(status.st_mode):
-                return self._search_below(query, top, "" if shown == "." else shown + "/", limit)
+                return self._search_below(query, top, limit)
         finally:
             os.close(top)
         check_regular(status, query.path)
@@ -299,13 +301,14 @@ class HostFilesystem(Convenience):
             return self._rg.search_files(query, [shown], self.open_read, _descriptor, limit)
         return search_files(query, [shown], self.open_read, limit)
 
-    def _search_below(self, query: GrepQuery, top: int, prefix: str, limit: int) -> GrepReport:
+    def _search_below(self, query: GrepQuery, top: int, limit: int) -> GrepReport:
+        prefix = self._prefix(query.path)
         accepts = filter_for(query.glob)
         found = self._rg.file_names(query, top) if self._rg is not None else None
         if self._rg is not None and found is not None:
             names = sorted(prefix + name for name in found if accepts is None or accepts(name))
             return self._rg.search_files(query, names, self.open_read, _descriptor, limit)
-        inside = ordered_files(top, hidden=self._hidden(prefix))
+        inside = ordered_files(top, hidden=self._hidden(query.path))
         chosen = (prefix + name for name in inside if accepts is None or accepts(name))
         return search_files(query, chosen, self.open_read, limit)
 
@@ -313,17 +316,13 @@ class HostFilesystem(Convenience):
 
     def delete(self, path: str, recursive: bool = False) -> None:
         with self.pin_for_change(path) as pinned:
-            try:
-                kind = os.stat(pinned.name, dir_fd=pinned.parent, follow_symlinks=False).st_mode
-                if not stat.S_ISDIR(kind):
-                    os.unlink(pinned.name, dir_fd=pinned.parent)
-                elif recursive:
-                    remove_tree(pinned.parent, pinned.name)
-                else:
-                    os.rmdir(pinned.name, dir_fd=pinned.parent)
-            except OSError as error:
-                error.filename = path
-                raise
+            kind = os.stat(pinned.name, dir_fd=pinned.parent, follow_symlinks=False).st_mode
+            if not stat.S_ISDIR(kind):
+                os.unlink(pinned.name, dir_fd=pinned.parent)
+            elif recursive:
+                remove_tree(pinned.parent, pinned.name)
+            else:
+                os.rmdir(pinned.name, dir_fd=pinned.parent)
             if self._durable:
                 sync_directory(pinned.parent)
 
@@ -383,7 +382,7 @@ class HostFilesystem(Convenience):
             try:
                 os.symlink(target, pinned.name, dir_fd=pinned.parent)
             except OSError as error:
-                error.filename = path
+                error.filename2 = None
                 raise
 
     def set_mode(self, path: str, mode: int) -> None:
@@ -409,8 +408,7 @@ class HostFilesystem(Convenience):
         with self._confinement.parent(path) as pinned:
             if not pinned.name:
                 raise self._rules.violation(path, "it is the root itself")
-            if self._rules.guards_below(self._rules.absolute(pinned.place)):
-                raise self._rules.violation(path, "a restricted path lies below it")
+            self._rules.check_whole(pinned.place, path)
             yield pinned
 
     def _shown(self, path: str, place: Place | None = None) -> str:
@@ -419,6 +417,11 @@ class HostFilesystem(Convenience):
         if ".." in place.segments:
             place = self._confinement.real_place(place, path)
         return self._rules.shown(place)
+
+    def _prefix(self, path: str) -> str:
+        """What the paths of a directory's entries begin with."""
+        shown = self._shown(path)
+        return "" if shown == "." else shown + "/"
 
     def _behind_link(self, path: str) -> tuple[bool, bool]:
         try:
@@ -438,10 +441,12 @@ class HostFilesystem(Convenience):
         finally:
             os.close(fd)
 
-    def _hidden(self, prefix: str) -> Hidden | None:
+    def _hidden(self, path: str) -> Hidden | None:
+        """What the rules keep from whoever looks at a directory, by the path below it."""
         if self._rules.anywhere:
             return None
-        start = prefix if prefix.startswith("/") else f"{self._root.rstrip('/')}/{prefix}"
+        real = self._confinement.resolve(self._rules.parse(path), path, follow_last=True)
+        start = self._rules.absolute(real).rstrip("/") + "/"
         return Hidden(
             hides=lambda below: self._rules.is_restricted(start + below),
             closes=lambda below: self._rules.is_closed(start + below),

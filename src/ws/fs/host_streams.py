@@ -14,7 +14,8 @@ import stat
 import time
 from collections.abc import Callable
 
-from ws.fs.confine import READ, Pinned, check_regular, exchange, rename_new
+from ws.fs.confine import Made, Pinned, check_regular
+from ws.fs.kernel import READ, exchange, rename_new
 from ws.fs.metadata import birth_time, is_writable
 from ws.fs.protocol import WriteMode
 from ws.fs.streams import Reader, Writer
@@ -68,7 +69,7 @@ class HostWriter(Writer):
     Unnamed, nothing of it is in the tree before that: for writers that live long, or may not live to see their end.
     """
 
-    __slots__ = ("_facts", "_fd", "_mode", "_name", "_parent", "_swaps", "_sync", "_temporary")
+    __slots__ = ("_facts", "_fd", "_made", "_mode", "_name", "_parent", "_swaps", "_sync", "_temporary")
 
     def __init__(
         self,
@@ -88,6 +89,7 @@ class HostWriter(Writer):
         old = _check_replaceable(pinned, path, mode)
         self._swaps = old is not None and root_born is not None and _is_younger(pinned, root_born())
         self._parent = os.dup(pinned.parent)
+        self._made = pinned.made and Made(os.dup(pinned.made.above), pinned.made.names)
         self._fd, self._temporary = -1, ""
         try:
             self._open(0o666 if old is None else _permissions_after_write(old), unnamed=unnamed)
@@ -131,6 +133,14 @@ class HostWriter(Writer):
         write_all(self._fd, data)
 
     def _commit(self) -> None:
+        try:
+            self._take_place()
+        except OSError as error:
+            error.filename, error.filename2 = self._path, None  # the temporary file means nothing to the caller
+            raise
+        self._close()
+
+    def _take_place(self) -> None:
         if self._facts is not None:
             os.fchmod(self._fd, self._facts[0])
             os.utime(self._fd, ns=(time.time_ns(), self._facts[1]))
@@ -139,15 +149,11 @@ class HostWriter(Writer):
         if not self._temporary:
             self._link(temporary_name())
         if self._mode == "create":
-            try:
-                rename_new(self._temporary, self._parent, self._name, self._parent)
-            except FileExistsError:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self._path) from None
+            rename_new(self._temporary, self._parent, self._name, self._parent)
         elif not self._swaps or not self._swap():
             os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         if self._sync:
             sync_directory(self._parent)
-        self._close()
 
     def _link(self, name: str) -> None:
         """Give an unnamed file its first name."""
@@ -177,13 +183,16 @@ class HostWriter(Writer):
                 os.unlink(self._temporary, dir_fd=self._parent)
             except FileNotFoundError:
                 pass
+        if self._made:
+            self._made.remove()
         self._close()
 
     def _close(self) -> None:
-        for fd in (self._fd, self._parent):
+        for fd in (self._fd, self._parent, self._made.above if self._made else -1):
             if fd >= 0:
                 os.close(fd)
         self._fd = self._parent = -1
+        self._made = None
 
 
 def _is_younger(pinned: Pinned, root_born: float | None) -> bool:

@@ -8,16 +8,16 @@ file's bytes are held once; readers look at them without a copy. Mutations are s
 from __future__ import annotations
 
 import errno
-import io
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Lock
 
 from ws.errors import FsViolationError, InvalidRequest
 from ws.fs.globs import check_pattern, compile_glob, filter_for
+from ws.fs.memory_streams import MemoryReader, MemoryWriter
 from ws.fs.memory_tree import (
     FILE_MODE,
     MAX_LINKS,
@@ -30,7 +30,7 @@ from ws.fs.memory_tree import (
     walk,
     with_node,
 )
-from ws.fs.paths import PathRules, Place
+from ws.fs.paths import Missing, PathRules, Place
 from ws.fs.protocol import (
     CHUNK_BYTES,
     FileEntry,
@@ -43,52 +43,9 @@ from ws.fs.protocol import (
     WriteMode,
 )
 from ws.fs.search import check_query, is_binary, search_files
-from ws.fs.streams import Convenience, Reader, Writer, check_write_mode
+from ws.fs.streams import Convenience, check_write_mode
 
 _Segments = tuple[str, ...]
-
-
-class MemoryReader(Reader):
-    """The bytes of a node; BytesIO shares them."""
-
-    __slots__ = ("_stream",)
-
-    def __init__(self, path: str, data: bytes) -> None:
-        super().__init__(path, len(data))
-        self._stream = io.BytesIO(data)
-
-    def _pread(self, size: int, offset: int) -> bytes:
-        self._stream.seek(offset)
-        return self._stream.read(size)
-
-    def _release(self) -> None:
-        self._stream.close()
-
-
-class MemoryWriter(Writer):
-    """Bytes that become a node when the stream is closed."""
-
-    __slots__ = ("_buffer", "_filesystem", "_mode", "_segments")
-
-    def __init__(
-        self, path: str, filesystem: MemoryFilesystem, segments: _Segments, mode: WriteMode, start: bytes
-    ) -> None:
-        super().__init__(path)
-        self._filesystem = filesystem
-        self._segments = segments
-        self._mode = mode
-        self._buffer = io.BytesIO()
-        self._buffer.write(start)
-
-    def _append(self, data: bytes | bytearray | memoryview) -> None:
-        self._buffer.write(data)
-
-    def _commit(self) -> None:
-        self._filesystem._put_file(self._segments, self._buffer.getvalue(), self._mode, self._path)
-        self._buffer.close()
-
-    def _abandon(self) -> None:
-        self._buffer.close()
 
 
 class MemoryFilesystem(Convenience):
@@ -144,14 +101,22 @@ class MemoryFilesystem(Convenience):
         if path.endswith("/"):
             raise _os_error(errno.EISDIR, path)
         with self._lock:
-            segments = self._resolve(path, create_parents=create_parents)
+            before = self._tree
+            segments = self._resolve(path, missing="make" if create_parents else "refuse")
+            made = sum(lookup(before, segments[:depth]) is None for depth in range(1, len(segments)))
         old = lookup(self._tree, segments)
         if isinstance(old, DirectoryNode):
             raise _os_error(errno.EISDIR, path)
         if old is not None and mode == "create":
             raise _os_error(errno.EEXIST, path)
         start = old.data if mode == "append" and isinstance(old, FileNode) else b""
-        return MemoryWriter(self._shown(path), self, segments, mode, start)
+        shown = self._shown(path)
+        return MemoryWriter(
+            shown,
+            start,
+            put=lambda data: self._put_file(segments, data, mode, shown),
+            give_up=lambda: self._remove_made(segments, made),
+        )
 
     def _put_file(self, segments: _Segments, data: bytes, mode: WriteMode, path: str) -> None:
         with self._lock:
@@ -166,6 +131,15 @@ class MemoryFilesystem(Convenience):
             kept = (old.mode & 0o1777, old.created_ns) if old else (FILE_MODE, now)
             self._tree = with_node(self._tree, segments, FileNode(*kept, now, data), now)
 
+    def _remove_made(self, segments: _Segments, count: int) -> None:
+        """Take away the last `count` directories above a path, as far as they are empty."""
+        with self._lock:
+            for depth in range(len(segments) - 1, len(segments) - 1 - count, -1):
+                node = lookup(self._tree, segments[:depth])
+                if not isinstance(node, DirectoryNode) or node.entries:
+                    return
+                self._tree = with_node(self._tree, segments[:depth], None, time.time_ns())
+
     # metadata
 
     def exists(self, path: str) -> bool:
@@ -179,9 +153,11 @@ class MemoryFilesystem(Convenience):
         return self._describe(self._node(path, follow_last=follow_symlinks), self._shown(path))
 
     def list(self, path: str = ".") -> Sequence[FileEntry]:
-        directory, prefix = self._directory(path)
+        directory, prefix, hides = self._directory(path)
         found: list[FileEntry] = []
         for name, node in sorted(directory.entries.items()):
+            if hides(name):
+                continue
             kind = self._behind_link(prefix + name) if isinstance(node, LinkNode) else node
             found.append(
                 FileEntry(
@@ -195,8 +171,16 @@ class MemoryFilesystem(Convenience):
         return found
 
     def scan(self, path: str = ".") -> Sequence[FileStat]:
-        directory, prefix = self._directory(path)
-        return [self._describe(node, prefix + name) for name, node in sorted(directory.entries.items())]
+        directory, prefix, hides = self._directory(path)
+        return [
+            self._describe(node, prefix + name) for name, node in sorted(directory.entries.items()) if not hides(name)
+        ]
+
+    def resolve(self, path: str, *, follow_symlinks: bool = True, whole: bool = False) -> str:
+        place = Place(self.root, self._resolve(path, follow_last=follow_symlinks, missing="pass"))
+        if whole:
+            self._rules.check_whole(place, path)
+        return self._rules.shown(place)
 
     def read_link(self, path: str) -> str:
         node = self._node(path, follow_last=False)
@@ -206,10 +190,10 @@ class MemoryFilesystem(Convenience):
 
     def glob(self, pattern: str, path: str = ".") -> Sequence[GlobMatch]:
         matches = compile_glob(check_pattern(pattern))
-        directory, prefix = self._directory(path)
+        directory, prefix, hides = self._directory(path)
         found: list[GlobMatch] = []
         for below, node in walk(directory):
-            if matches(below) and not self._is_restricted(prefix + below):
+            if matches(below) and not hides(below):
                 kind = self._behind_link(prefix + below) if isinstance(node, LinkNode) else node
                 found.append(GlobMatch(prefix + below, isinstance(kind, FileNode), node.modified_ns))
         return sorted(found, key=lambda match: match.path)
@@ -223,13 +207,11 @@ class MemoryFilesystem(Convenience):
                 return GrepReport(binary_files=(shown,))
             return search_files(query, [shown], self.open_read, limit)
         accepts = filter_for(query.glob)
-        directory, prefix = self._directory(query.path)
+        directory, prefix, hides = self._directory(query.path)
         names = (
             prefix + below
             for below, node in walk(directory)
-            if isinstance(node, FileNode)
-            and (accepts is None or accepts(below))
-            and not self._is_restricted(prefix + below)
+            if isinstance(node, FileNode) and (accepts is None or accepts(below)) and not hides(below)
         )
         return search_files(query, names, self.open_read, limit)
 
@@ -249,7 +231,7 @@ class MemoryFilesystem(Convenience):
     def mkdir(self, path: str, parents: bool = True, exist_ok: bool = True) -> None:
         self._check_writable(path)
         with self._lock:
-            segments = self._resolve(path, create_parents=parents, follow_last=False)
+            segments = self._resolve(path, follow_last=False, missing="make" if parents else "refuse")
             if lookup(self._tree, segments) is None:
                 now = time.time_ns()
                 self._tree = with_node(self._tree, segments, empty_directory(now), now)
@@ -311,17 +293,17 @@ class MemoryFilesystem(Convenience):
         )
 
     def restore(self, snapshot: FilesystemSnapshot) -> None:
-        """Make the tree what it was. Raises InvalidRequest. Commit point: one assignment."""
+        """Make the tree what it was. Raises PermissionError, InvalidRequest. Commit point: one assignment."""
+        self._check_writable(self.root)
         tree = self._snapshots.get(snapshot.snapshot_id)
         if tree is None:
             raise InvalidRequest(f"snapshot {snapshot.snapshot_id!r} is not one of this filesystem")
-        self._check_writable(self.root)
         with self._lock:
             self._tree = tree
 
     # finding
 
-    def _resolve(self, path: str, *, follow_last: bool = True, create_parents: bool = False) -> _Segments:
+    def _resolve(self, path: str, *, follow_last: bool = True, missing: Missing = "refuse") -> _Segments:
         """The real segments of a path, links resolved; the last one need not exist. Holds no lock itself."""
         place = self._rules.parse(path)
         if place.anchor != self._rules.root:
@@ -349,8 +331,8 @@ class MemoryFilesystem(Convenience):
                 pending += reversed(target.split("/"))
                 continue
             real.append(segment)
-            if pending and not isinstance(node, DirectoryNode):
-                self._make_parent(tuple(real), node, path, create=create_parents)
+            if pending and not isinstance(node, DirectoryNode) and missing != "pass":
+                self._make_parent(tuple(real), node, path, create=missing == "make")
         self._rules.check_real(Place(self._rules.root, tuple(real)), path)
         return tuple(real)
 
@@ -367,8 +349,7 @@ class MemoryFilesystem(Convenience):
         segments = self._resolve(path, follow_last=False)
         if not segments:
             raise self._rules.violation(path, "it is the root itself")
-        if self._rules.guards_below(self._rules.absolute(Place(self._rules.root, segments))):
-            raise self._rules.violation(path, "a restricted path lies below it")
+        self._rules.check_whole(Place(self.root, segments), path)
         return segments
 
     def _existing(self, segments: _Segments, path: str) -> Node:
@@ -380,12 +361,15 @@ class MemoryFilesystem(Convenience):
     def _node(self, path: str, *, follow_last: bool = True) -> Node:
         return self._existing(self._resolve(path, follow_last=follow_last), path)
 
-    def _directory(self, path: str) -> tuple[DirectoryNode, str]:
-        node = self._node(path)
+    def _directory(self, path: str) -> tuple[DirectoryNode, str, Callable[[str], bool]]:
+        """A directory, what the paths of its entries begin with, and which of them the rules hide."""
+        segments = self._resolve(path)
+        node = self._existing(segments, path)
         if not isinstance(node, DirectoryNode):
             raise _os_error(errno.ENOTDIR, path)
         shown = self._shown(path)
-        return node, "" if shown == "." else shown + "/"
+        start = self._rules.absolute(Place(self.root, segments)).rstrip("/") + "/"
+        return node, "" if shown == "." else shown + "/", lambda below: self._rules.is_restricted(start + below)
 
     def _behind_link(self, path: str) -> Node | None:
         try:
@@ -398,9 +382,6 @@ class MemoryFilesystem(Convenience):
         if ".." in place.segments:
             place = Place(place.anchor, self._resolve(path, follow_last=False))
         return self._rules.shown(place)
-
-    def _is_restricted(self, path: str) -> bool:
-        return not self._rules.anywhere and self._rules.is_restricted(f"{self.root.rstrip('/')}/{path}")
 
     def _describe(self, node: Node, path: str) -> FileStat:
         target = node.target if isinstance(node, LinkNode) else None

@@ -9,13 +9,17 @@ path, after every link on the way has been resolved.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ws.errors import FsViolationError, InvalidRequest
 from ws.fs.protocol import Limits
 
 MAX_SEGMENT_BYTES = 255
 MAX_PATH_BYTES = 4_095
+
+
+Missing = Literal["refuse", "make", "pass"]
+"""What to do about a directory on the way that is not there: refuse, make it, pass over it as if it were."""
 
 
 class Place(NamedTuple):
@@ -130,6 +134,11 @@ class PathRules:
         if self.restricted_paths and self.is_restricted(self.absolute(place)):
             raise self.violation(path, "it is restricted")
 
+    def check_whole(self, place: Place, path: str) -> None:
+        """Refuse a path that must not come or go as a whole. Raises FsViolationError."""
+        if self.guards_below(self.absolute(place)):
+            raise self.violation(path, "a restricted path lies below it")
+
     def is_restricted(self, absolute: str) -> bool:
         return _under(absolute, self.restricted_paths) and not _under(absolute, self.allowed_paths)
 
@@ -152,24 +161,15 @@ class PathRules:
         """The path as results carry it: relative to the root, absolute outside it."""
         if place.anchor == self.root:
             return "/".join(place.segments) or "."
-        return self.absolute(place)
+        absolute = self.absolute(place)
+        if _under(absolute, (self.root,)):
+            return absolute[len(self.root) :].lstrip("/") or "."
+        return absolute
 
     def violation(self, path: str, reason: str) -> FsViolationError:
         """The refusal of a path; names it and the root."""
         hint = "use a path inside the root"
         return FsViolationError(f"{_shown(path)} is refused: {reason} (root: {self.root})", hint=hint)
-
-
-def normal_path(root: str, path: str) -> str:
-    """The one spelling of a path that records are kept under: relative to the root where it can be, no `.`
-    or `..`.
-    """
-    if path.startswith("/"):
-        path = _tidy(path)
-        if path != root and not path.startswith(root.rstrip("/") + "/"):
-            return path
-        path = path[len(root) :]
-    return _tidy("/" + path)[1:] or "."
 
 
 def _tidy(path: str) -> str:

@@ -204,7 +204,7 @@ class ByteWriter(Protocol):
     """A file open for writing. After `close` every write raises ValueError: I/O operation on closed file.
 
     Commit point: `close`, or the end of the `with` block. An exception in the block, or `discard`, leaves
-    what was there before.
+    what was there before; directories that were made for the file go again, unless they are in use by then.
     """
 
     @property
@@ -354,13 +354,24 @@ class Filesystem(Protocol):
         ...
 
     def list(self, path: str = ".") -> Sequence[FileEntry]:
-        """The entries of a directory, sorted by name. Raises FileNotFoundError, NotADirectoryError."""
+        """The entries of a directory but the restricted ones, sorted by name.
+
+        Raises FileNotFoundError, NotADirectoryError.
+        """
         ...
 
     def scan(self, path: str = ".") -> Sequence[FileStat]:
-        """The entries of a directory, sorted by name, each as `stat(…, follow_symlinks=False)` would tell it.
+        """What `list` has, each as `stat(…, follow_symlinks=False)` would tell it.
 
         `created_at`, `readable` and `writable` are those of `stat` only where they come for free.
+        """
+        ...
+
+    def resolve(self, path: str, *, follow_symlinks: bool = True, whole: bool = False) -> str:
+        """The one spelling of a path: no `..` and no link in it, the last one too unless it is not followed.
+
+        What is missing on the way counts as a directory that is yet to be made. With `whole`, a path that has a
+        restricted one below it is refused as well: it may neither come nor go as a whole.
         """
         ...
 
@@ -431,6 +442,6 @@ class SnapshotableFilesystem(Filesystem, Protocol):
     def restore(self, snapshot: FilesystemSnapshot) -> None:
         """Make everything below the root what it was.
 
-        Raises ValueError for a snapshot that is not of this root.
+        Raises PermissionError when `read_only`, ValueError for a snapshot that is not of this root.
         """
         ...

@@ -129,6 +129,11 @@ def read_text(value: object) -> str:
     return value
 
 
+def read_path(value: object) -> str:
+    """Raises ProtocolError when it is no path as results carry them."""
+    return _path(read_text(value))
+
+
 def read_rows(value: object) -> list[Any]:
     """Raises ProtocolError when it is no list."""
     if type(value) is not list:

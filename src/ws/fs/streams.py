@@ -370,12 +370,17 @@ class Convenience(ABC):
     def write_bytes(
         self, path: str, content: bytes, mode: WriteMode = "overwrite", create_parents: bool = True
     ) -> WriteResult:
+        check_bytes(path, content)
         self._check_size(path, len(content), "write_bytes")
         with self.open_write(path, mode, create_parents) as writer:
             writer.write(content)
         return WriteResult(writer.path, len(content), mode)
 
     def write(self, path: str, content: str, mode: WriteMode = "overwrite", create_parents: bool = True) -> WriteResult:
+        if not isinstance(content, str):
+            raise InvalidRequest(
+                f"the content for {path!r} is {type(content).__name__}, not text", hint="use write_bytes"
+            )
         try:
             data = content.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -403,6 +408,12 @@ def check_encoding(encoding: str) -> None:
     """Raises InvalidRequest for anything but UTF-8."""
     if encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
         raise InvalidRequest(f"encoding {encoding!r} is not supported", hint="text is UTF-8; use bytes for the rest")
+
+
+def check_bytes(path: str, content: object) -> None:
+    """Raises InvalidRequest for content that is no bytes."""
+    if not isinstance(content, bytes | bytearray | memoryview):
+        raise InvalidRequest(f"the content for {path!r} is {type(content).__name__}, not bytes", hint="use write")
 
 
 def check_page(offset: int, limit: int | None) -> None:

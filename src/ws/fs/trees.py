@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ws.errors import InvalidRequest
-from ws.fs.confine import kind_of, open_directory
+from ws.fs.confine import kind_of
+from ws.fs.kernel import open_directory
 
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
 _PASSED_OVER = (*_GONE, errno.EACCES)

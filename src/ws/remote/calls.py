@@ -22,7 +22,7 @@ import os
 import stat
 import sys
 import time
-from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET
+from _socket import AF_UNIX, SHUT_WR, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET
 from _socket import socket as Socket
 
 from ws.errors import Busy, ContainerDied, LimitExceeded, ProtocolError
@@ -86,6 +86,17 @@ class Call:
 
     def drop(self) -> None:
         """Close the connection, whatever came: the two sides are not in step."""
+        self._line.close()
+
+    def break_off(self) -> None:
+        """Drop the connection, and come back when the shim has done so too: then it holds nothing for the call."""
+        deadline = time.monotonic() + REPLY_TIMEOUT_S
+        try:
+            self._line.socket.shutdown(SHUT_WR)
+            while time.monotonic() < deadline:  # what was on its way is of no use any more
+                self._line.receive(deadline=deadline)
+        except (OSError, PeerGone, ProtocolError):
+            pass
         self._line.close()
 
     def fileno(self) -> int:

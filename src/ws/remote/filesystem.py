@@ -32,12 +32,13 @@ from ws.fs.rows import (
     query_row,
     read_entry,
     read_glob,
+    read_path,
     read_report,
     read_rows,
     read_stat,
     read_text,
 )
-from ws.fs.streams import Convenience, Reader, Writer, check_page, check_write_mode
+from ws.fs.streams import Convenience, Reader, Writer, check_bytes, check_page, check_write_mode
 from ws.remote.calls import REPLY_TIMEOUT_S, Call
 from ws.remote.entering import Door
 from ws.shim.wire import MAX_BODY_BYTES, field
@@ -128,6 +129,7 @@ class RemoteFilesystem(Convenience):
     def write_bytes(
         self, path: str, content: bytes, mode: WriteMode = "overwrite", create_parents: bool = True
     ) -> WriteResult:
+        check_bytes(path, content)
         if len(content) > _ONE_FRAME:
             return super().write_bytes(path, content, mode, create_parents)
         self._check_size(path, len(content), "write_bytes")
@@ -149,6 +151,9 @@ class RemoteFilesystem(Convenience):
 
     def scan(self, path: str = ".") -> Sequence[FileStat]:
         return [read_stat(row) for row in read_rows(self._ask("scan", path=path))]
+
+    def resolve(self, path: str, *, follow_symlinks: bool = True, whole: bool = False) -> str:
+        return read_path(self._ask("resolve", path=path, follow_symlinks=follow_symlinks, whole=whole))
 
     def read_link(self, path: str) -> str:
         return read_text(self._ask("read_link", path=path))
@@ -319,7 +324,7 @@ class RemoteWriter(Writer):
 
     def _abandon(self) -> None:
         self._buffer.clear()
-        self._call.close()
+        self._call.break_off()
 
 
 def rules_of(

@@ -136,6 +136,7 @@ OPS: Final[dict[str, Handler]] = {
     "fs.stat": _method("stat", stat_row),
     "fs.list": _method("list", _rows(entry_row)),
     "fs.scan": _method("scan", _rows(stat_row)),
+    "fs.resolve": _method("resolve", _as_it_is),
     "fs.read_link": _method("read_link", _as_it_is),
     "fs.glob": _method("glob", _rows(glob_row)),
     "fs.search": search,

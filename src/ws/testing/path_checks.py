@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ws.errors import FsViolationError, InvalidRequest
 from ws.fs.protocol import Limits
 from ws.testing.checking import MakeFilesystem, check, paths_of, raises
@@ -40,6 +42,59 @@ def links_are_followed_inside(make: MakeFilesystem) -> None:
         fs.read("dangling")
     with raises(FileExistsError):
         fs.make_link("dangling", "x")
+
+
+@check
+def a_path_has_one_spelling(make: MakeFilesystem) -> None:
+    fs = make()
+    fs.write("other/x", "other")
+    fs.mkdir("other/deep")
+    fs.write("x", "top")
+    fs.make_link("link", "other/deep")
+    fs.make_link("to-x", f"{fs.root}/x")
+    fs.make_link("dangling", "new/y")
+    fs.make_link("out", "/etc/passwd")
+    for path, real in {
+        ".": ".",
+        f"{fs.root}/x": "x",
+        "./other//x": "other/x",
+        "link": "other/deep",
+        "link/../x": "other/x",
+        "to-x": "x",
+        "dangling": "new/y",
+        "none/../link/z": "other/deep/z",
+        "link/none/z": "other/deep/none/z",
+        "none/../x": "x",
+        "x/y": "x/y",
+    }.items():
+        assert fs.resolve(path) == real
+    for path in ("link", "to-x", "dangling", "out"):
+        assert fs.resolve(path, follow_symlinks=False) == path
+    assert fs.resolve("link/../to-x", follow_symlinks=False) == "other/to-x"
+    for path in ("out", "../x", "link/../../../x", "none/../../x", "/etc/passwd"):
+        with raises(FsViolationError, path, fs.root):
+            fs.resolve(path)
+
+
+@check
+def errors_name_the_path_as_it_was_given(make: MakeFilesystem) -> None:
+    fs = make()
+    fs.mkdir("d")
+    calls: list[Callable[[str], object]] = [
+        fs.read,
+        fs.stat,
+        lambda path: fs.stat(path, follow_symlinks=False),
+        fs.read_link,
+        fs.list,
+        fs.delete,
+        lambda path: fs.move(path, "e"),
+        lambda path: fs.set_mode(path, 0o600),
+        lambda path: fs.set_modified(path, 0),
+    ]
+    for path in ("d/none", "./d/none", "none/none"):
+        for call in calls:
+            with raises(FileNotFoundError, repr(path)):
+                call(path)
 
 
 @check

@@ -110,6 +110,22 @@ def a_write_that_fails_leaves_what_was_there(make: MakeFilesystem) -> None:
 
 
 @check
+def a_write_that_fails_takes_its_directories_with_it(make: MakeFilesystem) -> None:
+    fs = make()
+    fs.mkdir("there")
+    writer = fs.open_write("there/a/b/f")
+    writer.write(b"never mind")
+    writer.discard()
+    with raises(KeyError), fs.open_write("c/d/f"):
+        raise KeyError
+    assert paths_of(fs.glob("**")) == ["there"]
+    writer = fs.open_write("used/new/f")
+    fs.write("used/g", "by someone else")
+    writer.discard()
+    assert paths_of(fs.glob("**")) == ["there", "used", "used/g"]
+
+
+@check
 def nothing_is_seen_before_the_stream_is_closed(make: MakeFilesystem) -> None:
     fs = make()
     fs.write("f", "old")
@@ -183,6 +199,18 @@ def write_modes_do_what_they_say(make: MakeFilesystem) -> None:
     assert fs.read("g") == "made"
     with raises(ValueError):
         fs.write("f", "x", "truncate")  # type: ignore[arg-type]
+
+
+@check
+def content_of_another_type_is_refused(make: MakeFilesystem) -> None:
+    fs = make()
+    for text in (b"bytes", None, 5):
+        with raises(ValueError, "new/f", type(text).__name__):
+            fs.write("new/f", text)  # type: ignore[arg-type]
+    for data in ("text", None, 5):
+        with raises(ValueError, "new/f", type(data).__name__):
+            fs.write_bytes("new/f", data)  # type: ignore[arg-type]
+    assert not fs.exists("new")
 
 
 @check

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from ws.fs.protocol import Filesystem, GrepMatch, GrepQuery, Limits, SnapshotableFilesystem
+from ws.fs.protocol import Filesystem, FilesystemSnapshot, GrepMatch, GrepQuery, Limits, SnapshotableFilesystem
 from ws.testing.checking import MakeFilesystem, check, paths_of, raises
 
 # metadata
@@ -253,6 +253,9 @@ def a_read_only_filesystem_stays_as_it_is(make: MakeFilesystem) -> None:
         lambda: fs.set_mode(".", 0o700),
         lambda: fs.set_modified(".", 0),
     ]
+    if isinstance(fs, SnapshotableFilesystem):
+        kept = FilesystemSnapshot("0" * 12, datetime.now(UTC), "0" * 40, fs.root)
+        calls.append(lambda: fs.restore(kept))
     for call in calls:
         with raises(PermissionError):
             call()

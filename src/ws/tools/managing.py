@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ws.errors import InvalidRequest, ToolValidationError
-from ws.fs.paths import normal_path
 from ws.fs.protocol import FileStat
 from ws.tools.context import Summary, ToolContext, ToolResult, cap_text
 from ws.tools.trash import Backup
@@ -27,25 +26,16 @@ def move(context: ToolContext, *, source: str, destination: str, overwrite: bool
     filesystem = context.filesystem
     old, new = context.locate(source), context.locate(destination)
     moved = filesystem.stat(old, follow_symlinks=False)
-    target = normal_path(filesystem.root, new)
-    if moved.is_directory and target.startswith(moved.path + "/"):
+    start, end = (filesystem.resolve(place, follow_symlinks=False) for place in (old, new))
+    if moved.is_directory and end.startswith(start + "/"):
         raise InvalidRequest(f"{source!r} cannot be moved into itself ({destination!r})")
-    there = _present(context, new)
-    replaced: Backup | None = None
-    if there is not None and target != moved.path:
-        if not overwrite:
-            raise FileExistsError(errno.EEXIST, "File exists; use overwrite to replace it", destination)
-        replaced = context.backups.trash(new, reason="overwrite")
-    try:
-        filesystem.move(old, new)
-    except BaseException:
-        if replaced is not None:
-            context.backups.restore(replaced.id)
-        raise
-    context.backups.note_move(old, new)
+    if _present(context, new) is not None and (start == end or not overwrite):
+        raise FileExistsError(errno.EEXIST, "File exists; use overwrite to replace it", destination)
+    stood = context.backups.move(start, end)
+    replaced = stood.id if stood.kind != "absent" else None
     return ToolResult(
         message=f"{source} moved to {destination}" + (", which was replaced" if replaced else ""),
-        data={"source": source, "destination": destination, "replaced": replaced.id if replaced else None},
+        data={"source": source, "destination": destination, "replaced": replaced},
         summary=Summary((source, destination)),
     )
 
@@ -85,35 +75,39 @@ def mkdir(context: ToolContext, *, path: str, parents: bool = True, exist_ok: bo
 def undo(context: ToolContext, *, path: str) -> ToolResult:
     """Bring back what stood at a path before the last change; doing it again takes that back.
 
-    Undoing a creation deletes. Raises NotFound when no tool changed the path.
+    Undoing a creation deletes, undoing a move moves back, whichever of its two paths is named. Raises NotFound
+    when no tool changed the path, InvalidRequest when something else stands where it was moved to.
     """
-    record = context.backups.undo(context.locate(path))
-    said = {
-        "absent": "removed again; it was not there before",
+    record, *twin = context.backups.undo(context.locate(path))
+    names = {path: record} | {other.path: other for other in twin}
+    moved = next((one for one in names.values() if one.kind == "moved"), None)
+    if moved is not None:  # that nothing stood there before goes without saying
+        names = {name: one for name, one in names.items() if one.kind != "absent"}
+    return ToolResult(
+        message="; ".join(f"{name} {_told(one)}" for name, one in names.items()),
+        data={"path": path, "kind": (moved or record).kind, "reason": record.reason},
+        summary=Summary((path, *(other.path for other in twin)), sum(one.size_bytes for one in names.values())),
+    )
+
+
+def _told(record: Backup) -> str:
+    return {
+        "absent": "removed again: it was not there before",
         "moved": f"moved back from {record.target}",
         "directory": "brought back with all below it",
         "link": "brought back as a link",
         "file": "brought back as it was",
     }[record.kind]
-    return ToolResult(
-        message=f"{path} {said}",
-        data={"path": path, "kind": record.kind, "reason": record.reason},
-        summary=Summary((path,), record.size_bytes),
-    )
 
 
 def trash_list(context: ToolContext, *, path: str | None = None, limit: int = 50) -> ToolResult:
     """What was deleted and can come back, newest first; of one path, or all below it, its backups too."""
     if limit < 1:
         raise ToolValidationError(f"limit is {limit}; the least is 1")
-    records = context.backups.records()
     if path is None:
-        records = [record for record in records if record.is_trash]
+        records = [record for record in context.backups.records() if record.is_trash]
     else:
-        top = normal_path(context.filesystem.root, context.locate(path))
-        records = [
-            record for record in records if top == "." or record.path == top or record.path.startswith(top + "/")
-        ]
+        records = context.backups.below(context.locate(path))
     shown = [_row(record) for record in records[:limit]]
     output, capped = cap_text(
         "\n".join(f"{row['name']}  {row['kind']}  {row['reason']}  {row['path']}" for row in shown),

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from ws.errors import PatchApplyError
-from ws.fs.paths import normal_path
 from ws.fs.protocol import ByteWriter, Filesystem
 from ws.tools.context import Summary, ToolContext, ToolResult, cap_text
 from ws.tools.diffs import unified_diff
@@ -33,13 +32,15 @@ _MARKS = {"added": "A", "deleted": "D", "modified": "M", "renamed": "R"}
 class FileVersion:
     """What a patch makes of one path; None stands for no file."""
 
-    path: str
+    path: str  # as the patch names it
+    place: str  # where it really is
     before: bytes | None = None
     after: bytes | None = None
     mode: int | None = None  # permission bits of the file before
     executable: bool | None = None  # what the patch says of them
     origin: FileVersion | None = None  # the path from which a rename brings it
     moved_away: bool = False
+    link: str | None = None  # where the link led that stands here; it may go, its target is another path
 
     @property
     def changed(self) -> bool:
@@ -92,13 +93,14 @@ class _Checked:
         content = change.edits.apply(file.after, change.path) if change.edits else file.after
         if change.kind == "delete":
             self._check_empty(change, content)
-            file.after = None
+            self._named(file, change.path).after = None
             return
         target = self._version(change.new_path) if change.new_path else file
         if target is not file:
             self._check_free(target)
             target.executable = file.executable
             if change.kind == "update":
+                file = self._named(file, change.path)
                 target.origin = file.origin or file
                 file.after, file.moved_away = None, True
         target.after = content
@@ -121,13 +123,15 @@ class _Checked:
         return change
 
     def _version(self, path: str) -> FileVersion:
-        place = self._context.locate(path)
-        key = normal_path(self._filesystem.root, place)
-        if key not in self.versions:
+        """What a path leads to; two spellings of one file, or a link and its target, are one version."""
+        name = self._context.locate(path)
+        own = self._filesystem.resolve(name, follow_symlinks=False)
+        place = own if own in self.versions else self._filesystem.resolve(name)
+        if place not in self.versions:
             try:
-                stat = self._filesystem.stat(place)
+                stat = self._filesystem.stat(name)
             except FileNotFoundError:
-                self.versions[key] = FileVersion(place)
+                self.versions[place] = FileVersion(name, place)
             except NotADirectoryError:
                 raise PatchApplyError(
                     f"{path}: a part of the path is a file, not a directory", hint="take another path"
@@ -136,15 +140,28 @@ class _Checked:
                 if not stat.is_file:
                     raise PatchApplyError(f"{path}: is no regular file", hint="patches change files alone")
                 data = self._filesystem.read_bytes(place)
-                self.versions[key] = FileVersion(place, data, data, stat.mode)
-        return self.versions[key]
+                self.versions[place] = FileVersion(name, place, data, data, stat.mode)
+        return self.versions[place]
+
+    def _named(self, file: FileVersion, path: str) -> FileVersion:
+        """What goes away with a path: a file, or the link to it alone."""
+        name = self._context.locate(path)
+        own = self._filesystem.resolve(name, follow_symlinks=False)
+        if own == file.place:
+            return file
+        link = self._filesystem.read_link(own)
+        return self.versions.setdefault(own, FileVersion(name, own, file.after, file.after, file.mode, link=link))
 
     def _check_free(self, file: FileVersion) -> None:
+        if file.link is not None:
+            raise PatchApplyError(
+                f"{file.path}: a link stands there until the patch is applied", hint="delete it in a patch of its own"
+            )
         if file.after is not None:
             raise PatchApplyError(
                 f"{file.path}: the file exists already", hint="update it, or delete it earlier in the patch"
             )
-        check_parents(self._filesystem, file.path)
+        check_parents(self._filesystem, file.place)
 
     def _check_empty(self, change: FileChange, content: bytes) -> None:
         if change.edits and content:
@@ -190,8 +207,7 @@ class _Commit:
             for version in versions:
                 if version.after is not None and version.before != version.after:
                     staged.append((self._stage(version), version))
-            for version in versions:
-                self._backups.save(version.path, reason="patch" if version.after is not None else "delete")
+            self._keep(versions)
             while staged:
                 writer, version = staged[0]
                 writer.close()
@@ -208,12 +224,23 @@ class _Commit:
                     step()
             raise
 
+    def _keep(self, versions: list[FileVersion]) -> None:
+        """Back up what is about to change; a rename as one change of two paths, so that it is undone as one."""
+        alone = {version.place: version for version in versions}
+        for version in versions:
+            if version.origin is not None and {version.origin.place, version.place} <= alone.keys():
+                self._backups.save_move(version.origin.place, version.place)
+                del alone[version.origin.place], alone[version.place]
+        for version in alone.values():
+            reason = "delete" if version.after is None and not version.moved_away else "patch"
+            self._backups.save(version.place, reason=reason, follow_symlinks=False)
+
     def _stage(self, version: FileVersion) -> ByteWriter:
-        for parent in check_parents(self._filesystem, version.path):
+        for parent in check_parents(self._filesystem, version.place):
             self._filesystem.mkdir(parent, parents=False, exist_ok=True)
             self._undo.append(partial(self._filesystem.delete, parent))
         writer = self._filesystem.open_write(
-            version.path, "create" if version.before is None else "overwrite", create_parents=False
+            version.place, "create" if version.before is None else "overwrite", create_parents=False
         )
         try:
             writer.write(version.after or b"")
@@ -224,27 +251,30 @@ class _Commit:
 
     def _finish(self, version: FileVersion) -> None:
         if version.after is None:
-            self._filesystem.delete(version.path)
+            self._filesystem.delete(version.place)
             self._undo.append(self._put_back(version))
             return
         mode = version.origin.mode if version.origin else None
         if mode is None and version.executable is None:
             return  # the mode of the old file, or what the filesystem gives to new ones
         if mode is None:
-            mode = self._filesystem.stat(version.path).mode
+            mode = self._filesystem.stat(version.place).mode
         if version.executable is not None:
             mode = mode | 0o111 if version.executable else mode & ~0o111
-        self._filesystem.set_mode(version.path, mode)
+        self._filesystem.set_mode(version.place, mode)
         self._undo.append(self._put_back(version))
 
     def _put_back(self, version: FileVersion) -> Callable[[], object]:
         def step() -> None:
-            if version.before is None:
-                self._filesystem.delete(version.path)
+            if version.link is not None:
+                self._filesystem.make_link(version.place, version.link)
                 return
-            self._filesystem.write_bytes(version.path, version.before)
+            if version.before is None:
+                self._filesystem.delete(version.place)
+                return
+            self._filesystem.write_bytes(version.place, version.before)
             if version.mode is not None:
-                self._filesystem.set_mode(version.path, version.mode)
+                self._filesystem.set_mode(version.place, version.mode)
 
         return step
 

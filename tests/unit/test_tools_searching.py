@@ -38,6 +38,9 @@ def test_glob_leaves_out_what_is_excluded_and_all_below_it(context: ToolContext)
         context.filesystem.write(path, "")
     found = glob(context, pattern="**/*.py", exclude=["node_modules", "*_test.py"]).data["paths"]
     assert sorted(found) == ["a.py", "src/c.py"]
+    for root in ("./", context.filesystem.root):
+        same = glob(context, pattern="**/*.py", path=root, exclude=["node_modules", "*_test.py"]).data["paths"]
+        assert sorted(same) == ["a.py", "src/c.py"], root
     inside = glob(context, pattern="**/*.py", path="node_modules", exclude=["node_modules"])
     assert inside.data["paths"] == ["node_modules/x/b.py"]
 
@@ -80,6 +83,15 @@ def test_the_match_is_in_the_part_of_a_long_line_that_is_shown(context: ToolCont
     output = grep(context, pattern="needle").output
     assert "needle" in output
     assert len(output) < 500
+
+
+def test_a_long_line_is_cut_in_the_data_too_and_the_match_is_found_in_it(context: ToolContext) -> None:
+    context.filesystem.write("f", ("x" * 5_000 + "needle" + "y" * 500_000 + "\n") * 3)
+    context.filesystem.write("g", "\ufeffa needle\n")
+    matches = grep(context, pattern="needle", context_before=1).data["matches"]
+    assert [match["text"][match["start"] : match["end"]] for match in matches] == ["needle"] * 4
+    assert len(str(matches)) < 3_000
+    assert matches[3]["text"] == "a needle"
 
 
 def test_bad_requests_are_refused(context: ToolContext) -> None:

@@ -7,7 +7,7 @@ exception into an answer for a model is the router's business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -91,6 +91,21 @@ def cap_text(text: str, caps: Caps) -> tuple[str, bool]:
     if kept is text:
         return text, False
     return f"{kept.removesuffix(chr(10))}\n{TRUNCATED}", True
+
+
+def cap_lines(lines: Sequence[str], caps: Caps) -> tuple[str, int]:
+    """As many whole lines as the caps allow, but one at least, as a text, and how many they are.
+
+    Where some were left out, the marker says so in the text.
+    """
+    room = caps.max_output_bytes + 1  # the last line has no newline behind it
+    shown = 0
+    for line in lines[: caps.max_output_lines]:
+        room -= len(line.encode("utf-8", "surrogateescape")) + 1
+        if room < 0 and shown:
+            break
+        shown += 1
+    return "\n".join(lines if shown == len(lines) else (*lines[:shown], TRUNCATED)), shown
 
 
 def cap_line(line: str, caps: Caps) -> str:

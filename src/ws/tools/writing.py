@@ -49,7 +49,7 @@ def write_file(
         truncated=truncated,
         output=output,
         data={"path": path, "created": old is None, "dry_run": dry_run},
-        summary=Summary((path,), size, diff),
+        summary=Summary((path,), 0 if dry_run else size, diff),
     )
 
 

@@ -161,6 +161,34 @@ def test_a_command_that_fails_is_a_result(backend: LocalBackend) -> None:
     assert result.output == "out\nerr"
 
 
+def test_what_a_model_reads_says_how_it_went_where_the_output_does_not(backend: LocalBackend) -> None:
+    router = Router(backend)
+    backend.context.filesystem.write("long", "line\n" * 500)
+    assert router.call("shell", command="echo hi").text == "hi"
+    assert router.call("shell", command="true").text == "exit status 0"
+    assert router.call("shell", command="echo hi; exit 3").text == "hi\n[exit status 3]"
+    assert router.call("shell", command="echo hi; kill -9 $$").text == "hi\n[ended by signal 9]"
+    assert router.call("read_file", path="long", limit=1).text == (
+        "line\n[lines 1-1 of 500; more is left, go on with `offset=1`]"
+    )
+    assert router.call("read_file", path="long", limit=500).text == "\n".join(["line"] * 500)
+    assert "would be made" in router.call("write_file", path="n", content="x", dry_run=True).text
+    refused = router.call_safely("read_file", {"path": "none"})
+    assert refused.text == refused.output
+
+
+def test_what_a_model_reads_names_the_session_it_can_go_on_with(backend: LocalBackend) -> None:
+    router = Router(backend)
+    begun = router.call("exec_command", cmd="echo hi; read a", yield_time_ms=200)
+    session = begun.data["session_id"]
+    assert begun.text == f"hi\n[session {session} is running]"
+    assert "[exit status 0]" in router.call("write_stdin", session_id=session, chars="\n", yield_time_ms=5000).text
+    bash = Router(backend, dialect="anthropic")
+    assert bash.call("bash", command="echo hi; (exit 3)").text == "hi\n[exit status 3]"
+    assert "the next command starts another" in bash.call("bash", command="echo bye; exit 0").text
+    assert bash.call("bash", restart=True).text == "the shell was restarted"
+
+
 def test_a_command_gets_the_environment_that_was_built_for_it_and_no_other(backend: LocalBackend) -> None:
     out = Router(backend).call("shell", command="env").data["stdout"].splitlines()
     names = {line.split("=")[0] for line in out} - {"PWD", "SHLVL", "_"}

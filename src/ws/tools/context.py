@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 TRUNCATED = "[truncated]"
 TRUNCATED_LINE = "… [truncated line]"
+_TELLING = ("exit_code", "signal", "shell_ended", "dry_run")
+"""Fields of `data` that, when set, make a result other than its output looks; so does any session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,10 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The answer to a call: `output` is text for a model, `data` the same for a program."""
+    """The answer to a call: `text` is for a model, `data` for a program.
+
+    `output` is what was asked for, and `message` says in a line how it went.
+    """
 
     status: Literal["ok", "error"] = "ok"
     message: str = ""
@@ -52,6 +57,23 @@ class ToolResult:
     output: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
     summary: Summary | None = None
+
+    @property
+    def note(self) -> str:
+        """The message where the output does not say as much: it is cut or empty, a command failed, or a session goes on
+        or has ended.
+        """
+        if self.status == "error" and self.output:
+            return ""  # an error says all of it in its output
+        telling = self.truncated or not self.output or "session_id" in self.data or any(map(self.data.get, _TELLING))
+        return self.message if telling and self.message != self.output else ""
+
+    @property
+    def text(self) -> str:
+        """All that a model is to read: the output, and the note below it in brackets."""
+        if not self.output or not self.note:
+            return self.output or self.note
+        return f"{self.output.removesuffix(chr(10))}\n[{self.note}]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ def test_arguments_may_come_as_json(backend: LocalBackend) -> None:
     [
         ("{", "the arguments are no JSON"),
         ("[1]", "the arguments are list, not an object"),
+        ("5", "the arguments are int, not an object"),
         ("[" * 200_000, "nested too deeply"),
         ('{"path": 1}', "path: got 1, takes a string"),
     ],
@@ -121,6 +122,45 @@ def test_arguments_may_come_as_json(backend: LocalBackend) -> None:
 def test_json_that_is_no_call_is_refused(backend: LocalBackend, text: str, message: str) -> None:
     with pytest.raises(ToolValidationError, match=message):
         Router(backend).call_json("read_file", text)
+
+
+@pytest.mark.parametrize("given", [["a"], 5, {1: 2}, {"a"}], ids=repr)
+def test_arguments_that_are_no_object_are_a_mistake_of_the_caller(backend: LocalBackend, given: Any) -> None:
+    assert Router(backend).call_safely("list_dir", given).data["code"] == "tool_validation"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("list_dir", {"limit": 10**30}),
+        ("read_file", {"path": "a", "offset": 10**30}),
+        ("read_file", {"path": "a", "view_range": [1, 10**30]}),
+        ("grep", {"pattern": "x", "max_matches": 10**30}),
+        ("tree", {"depth": 1e300}),
+        ("trash_purge", {"older_than_days": 2**53 - 1}),
+    ],
+)
+def test_no_integer_is_too_large_to_be_refused(backend: LocalBackend, tool: str, arguments: dict[str, Any]) -> None:
+    backend.context.filesystem.write("a", "x\n")
+    assert Router(backend).call_safely(tool, arguments).data["code"] == "tool_validation"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("list_dir", {"limit": 2**53 - 1, "offset": 2**53 - 1}),
+        ("read_file", {"path": "a", "offset": 2**53 - 1, "limit": 2**53 - 1}),
+        ("read_file", {"path": "a", "view_range": [1, 2**53 - 1]}),
+        ("grep", {"pattern": "x", "max_matches": 2**53 - 1}),
+        ("glob", {"pattern": "*", "max_results": 2**53 - 1}),
+        ("tree", {"depth": 2**53 - 1}),
+        ("trash_list", {"limit": 2**53 - 1}),
+        ("trash_purge", {"older_than_days": 36_500}),
+    ],
+)
+def test_the_largest_integers_mean_all_there_is(backend: LocalBackend, tool: str, arguments: dict[str, Any]) -> None:
+    backend.context.filesystem.write("a", "x\n")
+    assert Router(backend).call_safely(tool, arguments).status == "ok"
 
 
 def test_a_freeform_tool_takes_its_text_as_it_is(backend: LocalBackend) -> None:
@@ -338,6 +378,17 @@ def test_a_read_only_router_reads_and_does_nothing_else(backend: LocalBackend) -
 
 
 # events
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"), [("nope", {}), ("nope", "{}"), ("read_file", "{bad"), ("read_file", [1]), ("read_file", {1, 2})]
+)
+def test_a_call_that_is_none_is_told_of_too(backend: LocalBackend, tmp_path: Path, tool: str, given: Any) -> None:
+    events = Events(EventLog(str(tmp_path / "events.jsonl")))
+    Router(backend, events=events).call_safely(tool, given)
+    assert events.log is not None
+    start, error = events.log.read()
+    assert (start.event, error.event, error.tool, error.code) == ("start", "error", tool, "tool_validation")
 
 
 def test_every_call_is_told_of_at_its_start_and_its_end(backend: LocalBackend, tmp_path: Path) -> None:

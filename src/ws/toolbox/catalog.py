@@ -293,7 +293,9 @@ STANDARD: tuple[Tool, ...] = (
         "Remove entries from the trash for good.",
         (
             Parameter("name", "string", "Name of the entry; all that are old enough by default.", None),
-            Parameter("older_than_days", "integer", "Only what was deleted so long ago.", None, minimum=0),
+            Parameter(
+                "older_than_days", "integer", "Only what was deleted so long ago.", None, minimum=0, maximum=36_500
+            ),
         ),
         "dangerous",
     ),

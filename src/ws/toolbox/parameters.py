@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Kind = Literal["string", "integer", "boolean", "strings", "integers", "object"]
 
 REQUIRED: Any = ...
+MAX_INTEGER = 2**53 - 1
+"""What every JSON parser holds exactly; beyond it an integer is a mistake, wherever it stands."""
 
 _SAID = {
     "string": "a string",
@@ -185,15 +187,12 @@ def _string(value: Any) -> str:
 
 
 def _integer(value: Any) -> int:
-    if isinstance(value, bool):
+    number_as_text = isinstance(value, str) and len(value) < 20 and value.isascii()
+    if number_as_text or (isinstance(value, float) and value.is_integer()):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MAX_INTEGER:
         raise ValueError
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and len(value) < 20 and value.isascii():
-        return int(value)
-    raise ValueError
+    return value
 
 
 def _boolean(value: Any) -> bool:

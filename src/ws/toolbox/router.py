@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from os import urandom
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from ws.errors import CommandTimeoutError, InvalidRequest, ToolValidationError
 from ws.toolbox.approval import Approval, ApprovalPolicy
@@ -27,6 +27,7 @@ from ws.toolbox.problems import explain
 from ws.tools.context import ToolResult
 
 PREFIXES = ("!", "$")
+_ONE_OBJECT = "send one JSON object with the parameters"
 
 
 class Backend(Protocol):
@@ -85,18 +86,16 @@ class Router:
         Raises ToolValidationError, ApprovalDenied, and whatever the tool raises; a command that fails is a
         result.
         """
-        return self._answer(name, arguments, lambda: self._tool(name).call(self._session, arguments))
+        return self._call(name, arguments)
 
     def call_json(self, name: str, text: str) -> ToolResult:
         """The same, with the arguments as a JSON object; a freeform tool also takes its text as it is."""
-        return self.call(name, **self._arguments(name, text))
+        return self._call(name, text)
 
     def call_safely(self, name: str, arguments: Mapping[str, Any] | str | None = None, /) -> ToolResult:
         """The same, where a failure is a result with a code, one sentence, and what to try next."""
         try:
-            if isinstance(arguments, str):
-                return self.call_json(name, arguments)
-            return self.call(name, **(arguments or {}))
+            return self._call(name, {} if arguments is None else arguments)
         except Exception as error:  # noqa: BLE001 - the one place where every error becomes an answer
             return failed(error)
 
@@ -108,6 +107,15 @@ class Router:
         arguments = {"command": text[1:].strip()}
         return self._answer("shell", arguments, lambda: self._session.run("shell", **arguments))
 
+    def _call(self, name: str, given: object) -> ToolResult:
+        """Run a tool with what was sent as its arguments; what are none are told of like any other mistake."""
+        try:
+            arguments = self._arguments(name, given)
+        except ToolValidationError as error:
+            refused = error
+            return self._answer(name, {"arguments": given}, lambda: _refuse(refused))
+        return self._answer(name, arguments, lambda: self._tool(name).call(self._session, arguments))
+
     def _tool(self, name: str) -> DialectTool:
         tool = self.dialect.tools.get(name)
         if tool is None:
@@ -118,24 +126,24 @@ class Router:
             )
         return tool
 
-    def _arguments(self, name: str, text: str) -> dict[str, Any]:
+    def _arguments(self, name: str, given: object) -> dict[str, Any]:
+        """What was sent as an object, or as the text of one. Raises ToolValidationError."""
+        value = self._parsed(name, given) if isinstance(given, str) else given
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise ToolValidationError(
+                f"{name}: the arguments are {type(value).__name__}, not an object of named parameters", hint=_ONE_OBJECT
+            )
+        return dict(value)
+
+    def _parsed(self, name: str, text: str) -> object:
         freeform = self._tool(name).spec.freeform
         try:
-            value = json.loads(text) if text.strip() else {}
+            return json.loads(text) if text.strip() else {}
         except (ValueError, RecursionError) as error:
             if freeform and not text.lstrip().startswith("{"):
                 return {freeform: text}
             problem = str(error) if isinstance(error, ValueError) else "nested too deeply"
-            raise ToolValidationError(
-                f"{name}: the arguments are no JSON: {problem}",
-                hint="send one JSON object with the parameters",
-            ) from None
-        if not isinstance(value, dict):
-            raise ToolValidationError(
-                f"{name}: the arguments are {type(value).__name__}, not an object",
-                hint="send one JSON object with the parameters",
-            )
-        return value
+            raise ToolValidationError(f"{name}: the arguments are no JSON: {problem}", hint=_ONE_OBJECT) from None
 
     def _answer(self, name: str, arguments: Mapping[str, Any], work: Callable[[], ToolResult]) -> ToolResult:
         """Do the work between its start and its end in the events."""
@@ -210,6 +218,10 @@ class Router:
         return f"{tool.name} " + ", ".join(
             f"{name}={value!r}" for name, value in shorten(params).items() if value is not None
         )
+
+
+def _refuse(error: ToolValidationError) -> NoReturn:
+    raise error
 
 
 def failed(error: BaseException) -> ToolResult:

@@ -298,6 +298,36 @@ def test_what_a_session_writes_comes_in_portions(backend: LocalBackend) -> None:
     assert second.output.endswith("1000\n")
 
 
+def test_no_look_at_a_session_cuts_a_character_or_a_line_ending_in_two(backend: LocalBackend) -> None:
+    router = Router(backend)
+    pieces = (r"a\303", r"\251\360\237", r"\230\200b\r", r"\nc\303")
+    command = "stty -opost; " + " sleep 0.2;".join(f"printf '{piece}';" for piece in pieces)
+    found = router.call("exec_command", cmd=command, yield_time_ms=20)
+    said = [found.output]
+    while found.data["running"]:
+        found = router.call("write_stdin", session_id=found.data["session_id"], yield_time_ms=20)
+        said.append(found.output)
+    assert "".join(said) == "aé😀b\nc\ufffd"
+    assert any(said[:-1])
+
+
+def test_a_small_portion_of_a_session_ends_with_a_whole_character(backend: LocalBackend) -> None:
+    router = Router(backend)
+    found = router.call("exec_command", cmd="printf ééééééa", yield_time_ms=5000, max_output_tokens=1)
+    said = [found.output]
+    while found.data["running"]:
+        found = router.call("write_stdin", session_id=found.data["session_id"], max_output_tokens=1)
+        said.append(found.output)
+    assert "".join(said).replace("\n[truncated]", "") == "ééééééa"
+
+
+def test_a_terminal_has_no_pager_unless_its_environment_says_so(tmp_path: Path) -> None:
+    for env, expected in (({}, "cat cat\n"), ({"PAGER": "less", "GIT_PAGER": "more"}, "less more\n")):
+        backend = open_local(str(tmp_path), MemoryFilesystem("/backups"), env={**ENV, **env})
+        found = Router(backend).call("exec_command", cmd="echo $PAGER $GIT_PAGER", yield_time_ms=5000)
+        assert found.output == expected
+
+
 # policy and approval
 
 

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ws.errors import ApprovalDenied
 
@@ -173,7 +174,7 @@ def _script(words: list[str]) -> str:
     """What a shell is told to run with `-c`, or `eval` with its words."""
     if words[0] == "eval":
         return " ".join(words[1:])
-    for option, script in zip(words[1:], words[2:], strict=False):
+    for option, script in pairwise(words):
         if re.fullmatch(r"-\w*c", option):
             return script
     return ""

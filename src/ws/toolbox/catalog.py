@@ -327,6 +327,16 @@ STANDARD: tuple[Tool, ...] = (
 
 INTERNAL: tuple[Tool, ...] = (
     Tool(
+        "read_text",
+        "Read a text file with its lines whole, so many of them as a result may hold.",
+        (
+            path_parameter(),
+            OFFSET,
+            Parameter("limit", "integer", "How many lines to return.", None, minimum=1),
+        ),
+        "safe",
+    ),
+    Tool(
         "read_bytes",
         "Read a file as it is, in base64.",
         (

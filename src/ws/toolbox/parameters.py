@@ -110,12 +110,13 @@ def check_arguments(tool: str, parameters: Parameters, arguments: Mapping[str, A
     Raises ToolValidationError that says which field, what it got and what it takes, for all fields at once.
     """
     known = {name: parameter for parameter in parameters for name in (parameter.name, *parameter.aliases)}
+    advertised = [parameter.name for parameter in parameters if parameter.advertised]
     values: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in arguments.items():
         parameter = known.get(name)
         if parameter is None:
-            problems.append(f"{name}: there is no such parameter{did_you_mean(name, known)}")
+            problems.append(f"{name}: there is no such parameter{did_you_mean(name, advertised)}")
         elif parameter.name in values:
             problems.append(f"{parameter.name}: given twice, as {name} too")
         else:

@@ -24,7 +24,7 @@ from ws.toolbox.events import Event, Events, shorten
 from ws.toolbox.parameters import did_you_mean
 from ws.toolbox.policy import CommandPolicy
 from ws.toolbox.problems import explain
-from ws.tools.context import ToolResult
+from ws.tools.context import Caps, ToolResult
 
 PREFIXES = ("!", "$")
 _ONE_OBJECT = "send one JSON object with the parameters"
@@ -47,7 +47,8 @@ class Router:
     """The tools of one workspace in one dialect.
 
     `snapshot` tells the id of the workspace's newest snapshot, for the events. `memory` holds what a dialect
-    keeps between calls (the session of a persistent shell); it may be kept beyond the router.
+    keeps between calls (the session of a persistent shell); it may be kept beyond the router. `caps` bounds what
+    a dialect writes itself; the backend has its own.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Router:
         commands: CommandPolicy | None = None,
         snapshot: Callable[[], str | None] = lambda: None,
         memory: MutableMapping[str, Any] | None = None,
+        caps: Caps | None = None,
     ) -> None:
         self._backend = backend
         self.dialect: Dialect = open_dialect(dialect)
@@ -67,7 +69,13 @@ class Router:
         self.events = events or Events()
         self._commands = CommandPolicy() if commands is None else commands
         self._snapshot = snapshot
-        self._session = Session(self._allow, self._execute, root=backend.root, memory={} if memory is None else memory)
+        self._session = Session(
+            self._allow,
+            self._execute,
+            root=backend.root,
+            memory={} if memory is None else memory,
+            caps=caps or Caps(),
+        )
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -162,7 +170,9 @@ class Router:
         self.events.emit(start)
         try:
             result = work()
+            result = dataclasses.replace(result, message=self.dialect.say(result.message))
         except BaseException as error:
+            self.dialect.reword(error)
             problem = explain(error)
             self.events.emit(
                 dataclasses.replace(
@@ -205,7 +215,7 @@ class Router:
         if result.data.get("code") == CommandTimeoutError.code:
             raise CommandTimeoutError(
                 f"{name}: {result.message}",
-                hint="allow more time, or start it with exec_command and look again later",
+                hint="allow more time, or start it with `exec_command` and look again later",
                 output=result.output,
             )
         return result

@@ -47,7 +47,7 @@ def read_file(
         if is_binary(head):
             raise InvalidRequest(
                 f"{reader.path!r} is a binary file of {reader.size:,} bytes",
-                hint="use grep with a pattern, or a command such as xxd, to look into it",
+                hint="look into it with a command such as xxd",
             )
         lines, total, more = _slice(reader, head, start, count, context.caps.max_read_bytes)
         name = reader.path
@@ -81,11 +81,11 @@ def _page(offset: int, limit: int, view_range: Sequence[int] | None) -> tuple[in
             raise ToolValidationError(f"offset is {offset} and limit {limit}; the least are 0 and 1")
         return offset, limit
     if len(view_range) not in (1, 2):
-        raise ToolValidationError(f"view_range is {list(view_range)}", hint="[first, last], counted from 1")
+        raise ToolValidationError(f"`view_range` is {list(view_range)}", hint="[first, last], counted from 1")
     first, last = view_range[0], view_range[1] if len(view_range) == 2 else -1
     if first < 1 or (last != -1 and last < first):
         raise ToolValidationError(
-            f"view_range is [{first}, {last}]",
+            f"`view_range` is [{first}, {last}]",
             hint="lines count from 1, the last is not before the first, and -1 is the end of the file",
         )
     return first - 1, None if last == -1 else last - first + 1

@@ -144,7 +144,7 @@ def test_what_is_said_names_only_what_the_dialect_has(open_router: Open, dialect
 def test_an_error_that_is_raised_says_the_same_names(open_router: Open) -> None:
     with pytest.raises(ToolValidationError, match="`start_line` is 5 and `end_line` 2"):
         open_router("convergio").call("file_read", path="a.txt", start_line=5, end_line=2)
-    with pytest.raises(ToolValidationError, match="`insert_line` is 99, but a.txt has 2 lines"):
+    with pytest.raises(ToolValidationError, match=r"`insert_line` is 99, but a\.txt has 2 lines"):
         open_router("anthropic").call(EDITOR, command="insert", path="a.txt", insert_line=99, insert_text="x")
     with pytest.raises(OSError, match="delete what it holds first"):
         open_router("agent-q").call("delete_file", path="d")

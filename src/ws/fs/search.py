@@ -31,11 +31,13 @@ def is_binary(head: bytes) -> bool:
 
 
 def compile_pattern(query: GrepQuery) -> Pattern[str]:
-    """Raises InvalidRequest for a pattern that is no regular expression."""
+    """Raises InvalidRequest for a pattern that is no regular expression, or one for ripgrep alone."""
     import re
 
+    from ws.fs.patterns import python_pattern
+
     try:
-        return re.compile(query.pattern, re.IGNORECASE if query.ignore_case else 0)
+        return re.compile(python_pattern(query.pattern), re.IGNORECASE if query.ignore_case else 0)
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidRequest(
             f"{query.pattern!r} is not a regular expression: {error}",

@@ -165,6 +165,7 @@ QUERIES = [
     GrepQuery("needle", max_matches=7),
     GrepQuery("needle", count_only=True),
     GrepQuery("NEEDLE", count_only=True, ignore_case=True, max_matches=3),
+    GrepQuery("needle", max_matches=10**30),
     GrepQuery("needle", glob="*.txt"),
     GrepQuery("needle", glob="src/**/*.py"),
     GrepQuery("needle", glob="[x]{y}!.txt"),

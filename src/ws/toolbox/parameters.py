@@ -207,6 +207,8 @@ def _boolean(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, int | float) and abs(value) > MAX_INTEGER:
+        return "a number beyond all that is counted here"
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
 

@@ -87,6 +87,7 @@ def open_router(
 
     return Router(
         RemoteBackend(door, allowed_paths=allowed_paths, restricted_paths=restricted_paths, caps=caps),
+        caps=caps,
         dialect=dialect,
         approval=approval,
         events=Events(EventLog(home.events(workspace_id))),

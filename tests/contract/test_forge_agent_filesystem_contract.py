@@ -150,7 +150,7 @@ class TestForbidden:
         router = Router(Recorder(), dialect="forge")
         for operation, (_, parameters) in OPERATIONS.items():
             router.call("filesystem", operation=operation, arguments={p.name: "x" for p in parameters if p.required})
-        assert set(seen) == {"read_file", "list_dir", "file_info", "write_file", "mkdir", "delete"}
+        assert set(seen) == {"read_text", "list_dir", "file_info", "write_file", "mkdir", "delete"}
 
 
 class TestSecurityInvariants:

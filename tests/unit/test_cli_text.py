@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ws.cli.calling import show
 from ws.cli.render import print_facts, print_json, print_table
 from ws.cli.text import age, closest, colours_wanted, decodable, escape, paint, size
+from ws.tools.context import ToolResult
 
 
 class Terminal(io.StringIO):
@@ -92,3 +94,18 @@ def test_sizes_and_ages_read_as_one_says_them() -> None:
 def test_a_near_miss_is_named_and_a_far_one_is_not() -> None:
     assert closest("crate", ["create", "exec"]) == "create"
     assert closest("zebra", ["create", "exec"]) is None
+
+
+def test_what_a_tool_has_to_say_goes_to_stderr_where_the_output_does_not_say_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    failed = ToolResult(message="exit status 3", output="hi", data={"exit_code": 3})
+    runs_on = ToolResult(message="session 7 is running", output="hi\n", data={"session_id": 7, "exit_code": None})
+    whole = ToolResult(message="lines 1-1 of 1", output="hi")
+    for result, status, said in (
+        (failed, 3, "exit status 3\n"),
+        (runs_on, 0, "session 7 is running\n"),
+        (whole, 0, ""),
+    ):
+        assert show(result, as_json=False) == status
+        assert tuple(capfd.readouterr()) == ("hi\n", said)

@@ -118,6 +118,11 @@ def test_a_byte_order_mark_and_a_missing_newline_stay(context: ToolContext) -> N
     assert replaced(context, BOM + b"one\ntwo", "two", "2") == BOM + b"one\n2"
 
 
+def test_a_byte_order_mark_that_was_copied_along_stays_in_the_file(context: ToolContext) -> None:
+    assert replaced(context, BOM + b"one\n", "\ufeffone", "1") == BOM + b"1\n"
+    assert replaced(context, BOM + b"one\n", "\ufeffone", "\ufeff1") == BOM + b"1\n"
+
+
 def test_bytes_that_are_no_utf8_stay_as_they_are(context: ToolContext) -> None:
     assert replaced(context, b"caf\xe9\nx = 1\n", "x = 1", "x = 2") == b"caf\xe9\nx = 2\n"
 
@@ -182,7 +187,7 @@ def test_an_empty_file_can_be_inserted_into(context: ToolContext) -> None:
 @pytest.mark.parametrize("line", [3, 100, -2])
 def test_a_line_that_is_not_there_is_refused_with_the_number_that_are(context: ToolContext, line: int) -> None:
     context.filesystem.write("f", "a\nb\n")
-    with pytest.raises(ToolValidationError, match=f"got {line}, but f has 2 lines"):
+    with pytest.raises(ToolValidationError, match=f"`line` is {line}, but f has 2 lines"):
         insert(context, path="f", line=line, text="x")
 
 

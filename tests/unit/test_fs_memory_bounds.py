@@ -25,6 +25,7 @@ _MEASURED = """
 import sys
 from ws.fs.host import HostFilesystem
 from ws.fs.memory import MemoryFilesystem
+from ws.fs.protocol import Limits
 from ws.tools.context import ToolContext
 from ws.tools.reading import read_file
 from ws.tools.trash import Backups
@@ -41,6 +42,12 @@ BODIES = {
     ),
     "read a part": "assert fs.read_bytes('big', (1 << 30) - 5) == bytes(5)",
     "lines of text": "with fs.open_text('lines') as t: assert sum(1 for _ in t) == 100_000",
+    "refuse a line": (
+        "small = HostFilesystem(sys.argv[1], limits=Limits(max_content_bytes=1 << 20))\n"
+        "try: small.read('big', limit=1)\n"
+        "except ValueError: assert small.read('big', offset=1, limit=1) == ''\n"
+        "else: raise AssertionError"
+    ),
     "grep in one line": "assert fs.grep('needle', 'big') == ()",
     "keep a backup": "Backups(fs, HostFilesystem(sys.argv[1] + '/kept', durable=False)).save('big')",
     "read_file": ("read_file(ToolContext(fs, Backups(fs, MemoryFilesystem())), path='lines', view_range=[90_000, -1])"),

@@ -316,6 +316,13 @@ def test_an_envelope_adds_updates_moves_and_deletes(tree: Tree) -> None:
     ]
 
 
+@pytest.mark.parametrize("copied", ["", "\ufeff"], ids=["as it is shown", "with the mark"])
+def test_an_envelope_fits_a_file_with_a_byte_order_mark_which_stays(tree: Tree, copied: str) -> None:
+    tree.put(a_txt="\ufeffone\ntwo\n")
+    tree.envelope(f"*** Update File: a.txt\n@@\n-{copied}one\n+1\n two\n")
+    assert tree.files() == {"a.txt": "\ufeff1\ntwo\n".encode()}
+
+
 def test_a_move_needs_no_chunks(tree: Tree) -> None:
     tree.put(a_txt="one\n")
     tree.envelope("*** Update File: a.txt\n*** Move to: b.txt\n")

@@ -176,6 +176,14 @@ def test_a_command_arrives_as_it_was_written(backend: LocalBackend, root: Path, 
     assert result.data["exit_code"] == 0
 
 
+def test_no_pager_waits_for_keys(backend: LocalBackend) -> None:
+    router = Router(backend, dialect="anthropic")
+    commit = "git -c user.name=n -c user.email=e commit -q --allow-empty -m"
+    router.call("bash", command=f"git init -q . && for n in $(seq 40); do {commit} c$n; done")
+    assert len(router.call("bash", command="git -c core.pager=less log --oneline").output.splitlines()) == 40
+    assert router.call("bash", command="seq 100 | $PAGER").output.splitlines()[-1] == "100"
+
+
 def test_the_exit_status_is_the_commands_own(backend: LocalBackend) -> None:
     router = Router(backend, dialect="anthropic")
     assert router.call("bash", command="(exit 3)").data["exit_code"] == 3

@@ -177,6 +177,7 @@ def checked(tool: str, **arguments: Any) -> dict[str, Any]:
         ({"path": 3}, "path: got 3, takes a string"),
         ({"path": "a", "limit": "many"}, "limit: got 'many', takes an integer, at least 1"),
         ({"path": "a", "limit": 0}, "limit: got 0, takes an integer, at least 1"),
+        ({"path": "a", "limit": 10**30}, "limit: got a number beyond all that is counted here, takes an integer"),
         ({"path": "a", "mode": "raw"}, "mode: got 'raw', takes one of 'slice', 'indentation'"),
         ({"path": "a", "view_range": [1]}, r"view_range: got \[1\], takes a list of 2 integers"),
         ({"path": "a", "line_numbers": "maybe"}, "line_numbers: got 'maybe', takes true or false"),

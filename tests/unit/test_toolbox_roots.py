@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from ws.errors import SourceRefused
+from ws.fs.memory import MemoryFilesystem
+from ws.toolbox.local import open_local
 from ws.toolbox.roots import find_root
 
 
@@ -73,3 +75,13 @@ def test_a_repository_of_the_home_directory_does_not_make_it_a_project(project: 
 def test_what_is_no_directory_is_refused(project: Path) -> None:
     with pytest.raises(SourceRefused, match="not a directory"):
         find_root(str(project / "missing"))
+
+
+def test_tools_without_a_root_work_in_the_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / ".git").mkdir()
+    monkeypatch.chdir(project / "src" / "deep")
+    assert open_local(None, MemoryFilesystem(), commands=False).root == str(project)
+    assert open_local("..", MemoryFilesystem(), commands=False).root == str(project / "src")
+    monkeypatch.chdir(project.parent.parent)
+    with pytest.raises(SourceRefused):
+        open_local(None, MemoryFilesystem())

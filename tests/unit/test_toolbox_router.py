@@ -80,9 +80,11 @@ def test_every_standard_tool_that_needs_no_machine_runs_in_memory() -> None:
         ("trash_list", {}),
         ("trash_purge", {}),
         ("read_bytes", {"path": "d/a.txt"}),
+        ("read_text", {"path": "d/a.txt"}),
     ]
     for name, arguments in calls:
-        result = router.call(name, **arguments) if name != "read_bytes" else router._session.run(name, **arguments)
+        advertised = name in router.dialect.tools
+        result = router.call(name, **arguments) if advertised else router._session.run(name, **arguments)
         assert result.status == "ok", name
     name = router.call("trash_list").data["entries"][0]["name"]
     assert router.call("trash_restore", name=name).status == "ok"
@@ -114,6 +116,7 @@ def test_arguments_may_come_as_json(backend: LocalBackend) -> None:
     [
         ("{", "the arguments are no JSON"),
         ("[1]", "the arguments are list, not an object"),
+        ("5", "the arguments are int, not an object"),
         ("[" * 200_000, "nested too deeply"),
         ('{"path": 1}', "path: got 1, takes a string"),
     ],
@@ -121,6 +124,45 @@ def test_arguments_may_come_as_json(backend: LocalBackend) -> None:
 def test_json_that_is_no_call_is_refused(backend: LocalBackend, text: str, message: str) -> None:
     with pytest.raises(ToolValidationError, match=message):
         Router(backend).call_json("read_file", text)
+
+
+@pytest.mark.parametrize("given", [["a"], 5, {1: 2}, {"a"}], ids=repr)
+def test_arguments_that_are_no_object_are_a_mistake_of_the_caller(backend: LocalBackend, given: Any) -> None:
+    assert Router(backend).call_safely("list_dir", given).data["code"] == "tool_validation"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("list_dir", {"limit": 10**30}),
+        ("read_file", {"path": "a", "offset": 10**30}),
+        ("read_file", {"path": "a", "view_range": [1, 10**30]}),
+        ("grep", {"pattern": "x", "max_matches": 10**30}),
+        ("tree", {"depth": 1e300}),
+        ("trash_purge", {"older_than_days": 2**53 - 1}),
+    ],
+)
+def test_no_integer_is_too_large_to_be_refused(backend: LocalBackend, tool: str, arguments: dict[str, Any]) -> None:
+    backend.context.filesystem.write("a", "x\n")
+    assert Router(backend).call_safely(tool, arguments).data["code"] == "tool_validation"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("list_dir", {"limit": 2**53 - 1, "offset": 2**53 - 1}),
+        ("read_file", {"path": "a", "offset": 2**53 - 1, "limit": 2**53 - 1}),
+        ("read_file", {"path": "a", "view_range": [1, 2**53 - 1]}),
+        ("grep", {"pattern": "x", "max_matches": 2**53 - 1}),
+        ("glob", {"pattern": "*", "max_results": 2**53 - 1}),
+        ("tree", {"depth": 2**53 - 1}),
+        ("trash_list", {"limit": 2**53 - 1}),
+        ("trash_purge", {"older_than_days": 36_500}),
+    ],
+)
+def test_the_largest_integers_mean_all_there_is(backend: LocalBackend, tool: str, arguments: dict[str, Any]) -> None:
+    backend.context.filesystem.write("a", "x\n")
+    assert Router(backend).call_safely(tool, arguments).status == "ok"
 
 
 def test_a_freeform_tool_takes_its_text_as_it_is(backend: LocalBackend) -> None:
@@ -159,6 +201,34 @@ def test_a_command_that_fails_is_a_result(backend: LocalBackend) -> None:
     assert result.data["exit_code"] == 3
     assert (result.data["stdout"], result.data["stderr"]) == ("out\n", "err\n")
     assert result.output == "out\nerr"
+
+
+def test_what_a_model_reads_says_how_it_went_where_the_output_does_not(backend: LocalBackend) -> None:
+    router = Router(backend)
+    backend.context.filesystem.write("long", "line\n" * 500)
+    assert router.call("shell", command="echo hi").text == "hi"
+    assert router.call("shell", command="true").text == "exit status 0"
+    assert router.call("shell", command="echo hi; exit 3").text == "hi\n[exit status 3]"
+    assert router.call("shell", command="echo hi; kill -9 $$").text == "hi\n[ended by signal 9]"
+    assert router.call("read_file", path="long", limit=1).text == (
+        "line\n[lines 1-1 of 500; more is left, go on with `offset=1`]"
+    )
+    assert router.call("read_file", path="long", limit=500).text == "\n".join(["line"] * 500)
+    assert "would be made" in router.call("write_file", path="n", content="x", dry_run=True).text
+    refused = router.call_safely("read_file", {"path": "none"})
+    assert refused.text == refused.output
+
+
+def test_what_a_model_reads_names_the_session_it_can_go_on_with(backend: LocalBackend) -> None:
+    router = Router(backend)
+    begun = router.call("exec_command", cmd="echo hi; read a", yield_time_ms=200)
+    session = begun.data["session_id"]
+    assert begun.text == f"hi\n[session {session} is running]"
+    assert "[exit status 0]" in router.call("write_stdin", session_id=session, chars="\n", yield_time_ms=5000).text
+    bash = Router(backend, dialect="anthropic")
+    assert bash.call("bash", command="echo hi; (exit 3)").text == "hi\n[exit status 3]"
+    assert "the next command starts another" in bash.call("bash", command="echo bye; exit 0").text
+    assert bash.call("bash", restart=True).text == "the shell was restarted"
 
 
 def test_a_command_gets_the_environment_that_was_built_for_it_and_no_other(backend: LocalBackend) -> None:
@@ -228,6 +298,36 @@ def test_what_a_session_writes_comes_in_portions(backend: LocalBackend) -> None:
     assert first.data["running"]
     second = router.call("write_stdin", session_id=first.data["session_id"], yield_time_ms=2000)
     assert second.output.endswith("1000\n")
+
+
+def test_no_look_at_a_session_cuts_a_character_or_a_line_ending_in_two(backend: LocalBackend) -> None:
+    router = Router(backend)
+    pieces = (r"a\303", r"\251\360\237", r"\230\200b\r", r"\nc\303")
+    command = "stty -opost; " + " sleep 0.2;".join(f"printf '{piece}';" for piece in pieces)
+    found = router.call("exec_command", cmd=command, yield_time_ms=20)
+    said = [found.output]
+    while found.data["running"]:
+        found = router.call("write_stdin", session_id=found.data["session_id"], yield_time_ms=20)
+        said.append(found.output)
+    assert "".join(said) == "aé😀b\nc\ufffd"
+    assert any(said[:-1])
+
+
+def test_a_small_portion_of_a_session_ends_with_a_whole_character(backend: LocalBackend) -> None:
+    router = Router(backend)
+    found = router.call("exec_command", cmd="printf ééééééa", yield_time_ms=5000, max_output_tokens=1)
+    said = [found.output]
+    while found.data["running"]:
+        found = router.call("write_stdin", session_id=found.data["session_id"], max_output_tokens=1)
+        said.append(found.output)
+    assert "".join(said).replace("\n[truncated]", "") == "ééééééa"
+
+
+def test_a_terminal_has_no_pager_unless_its_environment_says_so(tmp_path: Path) -> None:
+    for env, expected in (({}, "cat cat\n"), ({"PAGER": "less", "GIT_PAGER": "more"}, "less more\n")):
+        backend = open_local(str(tmp_path), MemoryFilesystem("/backups"), env={**ENV, **env})
+        found = Router(backend).call("exec_command", cmd="echo $PAGER $GIT_PAGER", yield_time_ms=5000)
+        assert found.output == expected
 
 
 # policy and approval
@@ -312,6 +412,17 @@ def test_a_read_only_router_reads_and_does_nothing_else(backend: LocalBackend) -
 # events
 
 
+@pytest.mark.parametrize(
+    ("tool", "given"), [("nope", {}), ("nope", "{}"), ("read_file", "{bad"), ("read_file", [1]), ("read_file", {1, 2})]
+)
+def test_a_call_that_is_none_is_told_of_too(backend: LocalBackend, tmp_path: Path, tool: str, given: Any) -> None:
+    events = Events(EventLog(str(tmp_path / "events.jsonl")))
+    Router(backend, events=events).call_safely(tool, given)
+    assert events.log is not None
+    start, error = events.log.read()
+    assert (start.event, error.event, error.tool, error.code) == ("start", "error", tool, "tool_validation")
+
+
 def test_every_call_is_told_of_at_its_start_and_its_end(backend: LocalBackend, tmp_path: Path) -> None:
     events = Events(EventLog(str(tmp_path / "events.jsonl")))
     router = Router(backend, events=events, snapshot=lambda: "s7")
@@ -364,8 +475,7 @@ def test_a_model_gets_a_code_a_sentence_and_what_to_try(backend: LocalBackend) -
     assert told.status == "error"
     assert told.message == "missing.txt: No such file or directory"
     assert told.output == (
-        "error [file_not_found]: missing.txt: No such file or directory\n"
-        "try: look at what is there with list_dir or glob"
+        "error [file_not_found]: missing.txt: No such file or directory\ntry: list its directory to see what is there"
     )
 
 

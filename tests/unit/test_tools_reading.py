@@ -24,7 +24,7 @@ def test_read_file_shows_400_lines_and_says_that_more_is_left(context: ToolConte
     lines = result.output.split("\n")
     assert (lines[0], lines[-1], len(lines)) == ("line 1", "line 400", 400)
     assert result.truncated
-    assert result.message == "lines 1-400 of 450; more is left, go on with offset=400"
+    assert result.message == "lines 1-400 of 450; more is left, go on with `offset=400`"
     rest = read_file(context, path="f", offset=400)
     assert rest.output.split("\n") == [f"line {n}" for n in range(401, 451)]
     assert not rest.truncated
@@ -111,7 +111,7 @@ def test_list_dir_is_paged(context: ToolContext) -> None:
         context.filesystem.write(f"f{n}", "")
     page = list_dir(context, limit=2, offset=1)
     assert (page.output, page.truncated) == ("f1\nf2", True)
-    assert page.message == "2 entries; more is left, go on with offset=3"
+    assert page.message == "2 entries; more is left, go on with `offset=3`"
     assert not list_dir(context, limit=2, offset=3).truncated
 
 
@@ -189,3 +189,31 @@ def test_a_directory_without_permission_does_not_end_a_listing(tmp_path: Path) -
     if os.geteuid() != 0:
         (tmp_path / "tree" / "a").chmod(0)
     assert "b/f" in list_dir(context).output
+
+
+def test_list_dir_is_cut_between_entries_so_that_paging_loses_none(context: ToolContext) -> None:
+    names = [f"{n:04d}-{'x' * 60}" for n in range(150)]
+    for name in names:
+        context.filesystem.write(name, "")
+    first = list_dir(context)
+    *shown, marker = first.output.split("\n")
+    assert (marker, first.truncated) == ("[truncated]", True)
+    assert first.message == f"{len(shown)} entries; more is left, go on with `offset={len(shown)}`"
+    assert shown + list_dir(context, offset=len(shown)).output.split("\n") == names
+
+
+@pytest.mark.parametrize("lines", [5, 20_000], ids=["in one chunk", "in many chunks"])
+@pytest.mark.parametrize("beyond", [0, 1, 10_000_000])
+def test_a_page_after_the_end_counts_the_lines_there_are(context: ToolContext, lines: int, beyond: int) -> None:
+    context.filesystem.write("f", "0123456789\n" * lines)
+    result = read_file(context, path="f", offset=lines + beyond)
+    assert result.message == f"f has {lines} lines, none after line {lines + beyond}"
+    assert result.data["total_lines"] == lines
+    assert (result.data["start_line"], result.data["end_line"]) == (None, None)
+
+
+@pytest.mark.parametrize("lines", [2, 20_000], ids=["in one chunk", "in many chunks"])
+def test_a_byte_order_mark_is_not_shown(context: ToolContext, lines: int) -> None:
+    context.filesystem.write("f", "\ufeff" + "0123456789\n" * lines)
+    assert read_file(context, path="f", limit=1).output == "0123456789"
+    assert read_file(context, path="f", offset=1, limit=1).output == "0123456789"

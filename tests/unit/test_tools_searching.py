@@ -41,6 +41,9 @@ def test_glob_leaves_out_what_is_excluded_and_all_below_it(context: ToolContext)
         context.filesystem.write(path, "")
     found = glob(context, pattern="**/*.py", exclude=["node_modules", "*_test.py"]).data["paths"]
     assert sorted(found) == ["a.py", "src/c.py"]
+    for root in ("./", context.filesystem.root):
+        same = glob(context, pattern="**/*.py", path=root, exclude=["node_modules", "*_test.py"]).data["paths"]
+        assert sorted(same) == ["a.py", "src/c.py"], root
     inside = glob(context, pattern="**/*.py", path="node_modules", exclude=["node_modules"])
     assert inside.data["paths"] == ["node_modules/x/b.py"]
 
@@ -83,6 +86,15 @@ def test_the_match_is_in_the_part_of_a_long_line_that_is_shown(context: ToolCont
     output = grep(context, pattern="needle").output
     assert "needle" in output
     assert len(output) < 500
+
+
+def test_a_long_line_is_cut_in_the_data_too_and_the_match_is_found_in_it(context: ToolContext) -> None:
+    context.filesystem.write("f", ("x" * 5_000 + "needle" + "y" * 500_000 + "\n") * 3)
+    context.filesystem.write("g", "\ufeffa needle\n")
+    matches = grep(context, pattern="needle", context_before=1).data["matches"]
+    assert [match["text"][match["start"] : match["end"]] for match in matches] == ["needle"] * 4
+    assert len(str(matches)) < 3_000
+    assert matches[3]["text"] == "a needle"
 
 
 def test_bad_requests_are_refused(context: ToolContext) -> None:
@@ -129,6 +141,7 @@ def both(tmp_path: Path) -> tuple[HostFilesystem, HostFilesystem]:
         "[x]{y}!.txt": b"needle\n",
         "src/deep/er/x.py": b"NEEDLE\n  needle  \n\n",
         "src/x.c": b"needle" * 10 + b"\n" + b"line\n" * 50 + b"needle\n",
+        "odd.txt": "a\rb\nA1_ \tz~é\n[:x]\nü-_.\r\n\nend".encode(),
         "long": b"x" * 100_000 + b"needle" + b"y" * 100_000 + b"\n",
     }
     for name, data in files.items():
@@ -155,6 +168,7 @@ QUERIES = [
     GrepQuery("needle", max_matches=7),
     GrepQuery("needle", count_only=True),
     GrepQuery("NEEDLE", count_only=True, ignore_case=True, max_matches=3),
+    GrepQuery("needle", max_matches=10**30),
     GrepQuery("needle", glob="*.txt"),
     GrepQuery("needle", glob="src/**/*.py"),
     GrepQuery("needle", glob="[x]{y}!.txt"),
@@ -172,6 +186,15 @@ QUERIES = [
     GrepQuery("(?<=hay )needle"),
     GrepQuery(r"(needle)\1"),
 ]
+PATTERNS = [
+    "a.b", "(?s)a.b", r"a\sb", r"a\Wb", r"a\Db", r"a\Sb", "a[^x]b", r"a[\s\d]b", r"a[\r\t]b", r"a[\t-z]b",
+    r"[^\n]b", r"\r", r"[\r]", "a$", "^b", r"_\.$", r"end\z", r"b\z", r"\.\z", r"\AA1", r"\Ab", r"\\z", r"\<A", r"_\>",
+    r"\x{41}", r"\u{e9}", r"[\x{41}\x{e9}]", "[]:]", "[^]a]", "[a||b]", "[-_.]+", "(?i)É", "[:x]+",
+    "[[:alpha:]]+", "[[:digit:]]+", "[[:^alpha:]]+", "[^[:alpha:]]+", "[^[:^alpha:]]+", "[[:alnum:]_]+",
+    "[[:word:]]+", "[[:space:]]+", "[[:punct:]]+", "[[:upper:][:digit:]]+", "[[:cntrl:]]", "[[:blank:]]",
+    "[[:graph:]]+", "[[:print:]]+", "[[:lower:]]+", "[[:xdigit:]]+", "[[:ascii:]]+", "[[:^ascii:]]",
+]  # fmt: skip
+ONLY_RIPGREP = [r"\pL+", r"\p{Greek}", r"[\PL]", "[a-z&&b]", "[a-z--b]", "[a-z~~b]", "[[ab]c]", "[[:foo:]]"]
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: f"{query.pattern} {query.glob} {query.path}")
@@ -181,6 +204,33 @@ def test_ripgrep_and_python_find_the_same(both: tuple[HostFilesystem, HostFilesy
     assert found == expected
     if query.pattern == "needle" and query.path == "." and query.max_matches is None:
         assert found != GrepReport()
+
+
+@pytest.mark.parametrize("ignore_case", [False, True])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_means_the_same_to_both(
+    both: tuple[HostFilesystem, HostFilesystem], pattern: str, ignore_case: bool
+) -> None:
+    with_rg, pure = both
+    query = GrepQuery(pattern, path="odd.txt", ignore_case=ignore_case)
+    assert with_rg.search(query) == pure.search(query)
+
+
+@pytest.mark.parametrize("pattern", ONLY_RIPGREP)
+def test_what_python_cannot_say_is_refused_and_not_taken_for_something_else(
+    both: tuple[HostFilesystem, HostFilesystem], pattern: str
+) -> None:
+    with_rg, pure = both
+    with_rg.search(GrepQuery(pattern))
+    with pytest.raises(InvalidRequest, match="only ripgrep knows"):
+        pure.search(GrepQuery(pattern))
+
+
+@pytest.mark.parametrize("pattern", ["[", "[a", "a\\", "[^", "[z-a]", "(", r"\x{110000}", "[[:alpha:]"])
+def test_what_is_no_pattern_is_refused_by_both(both: tuple[HostFilesystem, HostFilesystem], pattern: str) -> None:
+    for fs in both:
+        with pytest.raises(InvalidRequest):
+            fs.search(GrepQuery(pattern))
 
 
 def test_a_directory_that_is_one_huge_line_does_not_take_the_memory(tmp_path: Path) -> None:

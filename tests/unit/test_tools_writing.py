@@ -50,6 +50,7 @@ def test_overwrite_and_append_show_what_they_changed(context: ToolContext) -> No
 def test_a_dry_run_tells_and_does_nothing(context: ToolContext) -> None:
     result = write_file(context, path="a/f", content="x\n", dry_run=True)
     assert result.summary is not None
+    assert result.summary.bytes_written == 0
     assert "+x" in result.summary.diff
     assert "would be" in result.message
     assert not context.filesystem.exists("a")

@@ -161,8 +161,8 @@ def _print_text(result: ToolResult) -> None:
         if not text.endswith("\n"):
             sys.stdout.buffer.write(b"\n")
         sys.stdout.buffer.flush()
-    if result.message and (result.truncated or not result.output):
-        say(escape(result.message))
+    if result.note:
+        say(escape(result.note))
 
 
 def _print_json(result: ToolResult) -> None:

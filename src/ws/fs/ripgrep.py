@@ -171,7 +171,9 @@ class Ripgrep:
 
 
 def _pattern(query: GrepQuery) -> tuple[str, ...]:
-    return (*(("--ignore-case",) if query.ignore_case else ()), f"--regexp={query.pattern}")
+    from ws.fs.patterns import ripgrep_pattern
+
+    return (*(("--ignore-case",) if query.ignore_case else ()), f"--regexp={ripgrep_pattern(query.pattern)}")
 
 
 def _simple_glob(glob: str | None) -> tuple[str, ...]:

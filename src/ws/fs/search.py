@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from sys import maxsize
 from typing import TYPE_CHECKING
 
 from ws.errors import InvalidRequest
@@ -31,11 +32,13 @@ def is_binary(head: bytes) -> bool:
 
 
 def compile_pattern(query: GrepQuery) -> Pattern[str]:
-    """Raises InvalidRequest for a pattern that is no regular expression."""
+    """Raises InvalidRequest for a pattern that is no regular expression, or one for ripgrep alone."""
     import re
 
+    from ws.fs.patterns import python_pattern
+
     try:
-        return re.compile(query.pattern, re.IGNORECASE if query.ignore_case else 0)
+        return re.compile(python_pattern(query.pattern), re.IGNORECASE if query.ignore_case else 0)
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidRequest(
             f"{query.pattern!r} is not a regular expression: {error}",
@@ -55,7 +58,7 @@ def check_query(query: GrepQuery, max_matches: int) -> int:
     limit = max_matches if query.max_matches is None else query.max_matches
     if limit < 1:
         raise InvalidRequest(f"max_matches is {limit}; it must be at least 1")
-    return limit
+    return min(limit, maxsize - 1)  # ripgrep takes no number that is larger, and does not search
 
 
 def search_files(query: GrepQuery, paths: Iterable[str], open_read: Opener, limit: int) -> GrepReport:

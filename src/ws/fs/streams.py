@@ -223,9 +223,9 @@ class Utf8Reader:
 
     __slots__ = ("_lines", "_number", "_offset", "_source")
 
-    def __init__(self, source: ByteReader) -> None:
+    def __init__(self, source: ByteReader, *, max_line_bytes: int | None = None) -> None:
         self._source = source
-        self._lines = byte_lines(source)
+        self._lines = byte_lines(source, max_line_bytes=max_line_bytes)
         self._offset = 0
         self._number = 0
 
@@ -246,7 +246,10 @@ class Utf8Reader:
         return self._source.closed
 
     def readline(self) -> str:
-        line = self._next()
+        return self.decode(self.next_line())
+
+    def decode(self, line: bytes) -> str:
+        """The text of the line that `next_line` has just returned."""
         start = self._offset - len(line)
         try:
             return line.decode("utf-8")
@@ -257,11 +260,12 @@ class Utf8Reader:
     def skip(self, lines: int) -> int:
         """Pass over lines without decoding them; returns how many there were."""
         for done in range(lines):
-            if not self._next():
+            if not self.next_line():
                 return done
         return lines
 
-    def _next(self) -> bytes:
+    def next_line(self) -> bytes:
+        """The bytes of a line, none at the end."""
         if self._source.closed:
             raise ValueError(CLOSED)
         line = next(self._lines, b"")
@@ -355,16 +359,17 @@ class Convenience(ABC):
         check_page(offset, limit)
         check_encoding(encoding)
         with self.open_read(path) as source:
-            reader = Utf8Reader(source)
+            # No line is held beyond the cap, whether it is skipped or refused.
+            reader = Utf8Reader(source, max_line_bytes=self.limits.max_content_bytes + 1)
             if limit is None and not offset:
                 self._check_size(path, source.size, "read")
             reader.skip(offset)
             lines: list[str] = []
             size = 0
-            while (limit is None or len(lines) < limit) and (line := reader.readline()):
+            while (limit is None or len(lines) < limit) and (line := reader.next_line()):
                 size += len(line)
                 self._check_size(path, size, "read")
-                lines.append(line)
+                lines.append(reader.decode(line))
             return "".join(lines)
 
     def write_bytes(

@@ -242,3 +242,16 @@ def convenience_is_capped(make: MakeFilesystem) -> None:
     assert fs.read("f", 40, 20) == "line\n" * 10
     with fs.open_read("f") as reader:
         assert sum(map(len, reader)) == 250
+
+
+@check
+def a_part_is_capped_in_bytes(make: MakeFilesystem) -> None:
+    fs = make(limits=Limits(max_content_bytes=100))
+    with fs.open_write("f") as writer:
+        writer.write(("x\n" + "€€€€€€€€€€€\n" * 8 + "é" * 500 + "\nend\n").encode())
+    assert fs.read("f", 1, 2) == "€€€€€€€€€€€\n" * 2
+    with raises(ValueError, "100"):
+        fs.read("f", 1, 3)
+    with raises(ValueError, "100"):
+        fs.read("f", 9, 1)
+    assert fs.read("f", 10, 5) == "end\n"

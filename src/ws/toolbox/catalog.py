@@ -293,7 +293,9 @@ STANDARD: tuple[Tool, ...] = (
         "Remove entries from the trash for good.",
         (
             Parameter("name", "string", "Name of the entry; all that are old enough by default.", None),
-            Parameter("older_than_days", "integer", "Only what was deleted so long ago.", None, minimum=0),
+            Parameter(
+                "older_than_days", "integer", "Only what was deleted so long ago.", None, minimum=0, maximum=36_500
+            ),
         ),
         "dangerous",
     ),
@@ -324,6 +326,16 @@ STANDARD: tuple[Tool, ...] = (
 )  # fmt: skip
 
 INTERNAL: tuple[Tool, ...] = (
+    Tool(
+        "read_text",
+        "Read a text file with its lines whole, so many of them as a result may hold.",
+        (
+            path_parameter(),
+            OFFSET,
+            Parameter("limit", "integer", "How many lines to return.", None, minimum=1),
+        ),
+        "safe",
+    ),
     Tool(
         "read_bytes",
         "Read a file as it is, in base64.",

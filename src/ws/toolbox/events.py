@@ -45,7 +45,8 @@ class Event:
     def to_json(self) -> str:
         """ASCII, so that no name or message can send an escape sequence to a terminal."""
         fields = ((name, getattr(self, name)) for name in Event.__slots__)
-        return json.dumps({name: value for name, value in fields if value or isinstance(value, int | float)})
+        told = {name: value for name, value in fields if value or isinstance(value, int | float)}
+        return json.dumps(told, default=repr)  # what was sent as arguments may be anything
 
     @classmethod
     def from_json(cls, text: str) -> Event:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ws.fs.host import HostFilesystem
 from ws.fs.protocol import WORKSPACE_LIMITS, Filesystem
+from ws.toolbox.roots import find_root
 from ws.tools.context import Caps, ToolContext, ToolResult
 from ws.tools.dispatch import run_tool
 from ws.tools.shells import Commands
@@ -37,7 +38,7 @@ class LocalBackend:
 
 
 def open_local(
-    root: str,
+    root: str | None,
     backups: Filesystem,
     *,
     fs_mode: FsMode = "restricted",
@@ -49,9 +50,12 @@ def open_local(
     rg: Sequence[str] | None = None,
     commands: bool = True,
 ) -> LocalBackend:
-    """Tools over a directory of this machine. `unrestricted` lets absolute paths lead anywhere."""
+    """Tools over a directory of this machine, by default the project around the working directory (`find_root`).
+
+    `unrestricted` lets absolute paths lead anywhere. Raises SourceRefused where there is no project.
+    """
     filesystem = HostFilesystem(
-        root,
+        find_root() if root is None else root,
         limits=WORKSPACE_LIMITS,
         allowed_paths=(*allowed_paths, "/") if fs_mode == "unrestricted" else allowed_paths,
         restricted_paths=restricted_paths,

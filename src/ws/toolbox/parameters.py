@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Kind = Literal["string", "integer", "boolean", "strings", "integers", "object"]
 
 REQUIRED: Any = ...
+MAX_INTEGER = 2**53 - 1
+"""What every JSON parser holds exactly; beyond it an integer is a mistake, wherever it stands."""
 
 _SAID = {
     "string": "a string",
@@ -108,12 +110,13 @@ def check_arguments(tool: str, parameters: Parameters, arguments: Mapping[str, A
     Raises ToolValidationError that says which field, what it got and what it takes, for all fields at once.
     """
     known = {name: parameter for parameter in parameters for name in (parameter.name, *parameter.aliases)}
+    advertised = [parameter.name for parameter in parameters if parameter.advertised]
     values: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in arguments.items():
         parameter = known.get(name)
         if parameter is None:
-            problems.append(f"{name}: there is no such parameter{did_you_mean(name, known)}")
+            problems.append(f"{name}: there is no such parameter{did_you_mean(name, advertised)}")
         elif parameter.name in values:
             problems.append(f"{parameter.name}: given twice, as {name} too")
         else:
@@ -185,15 +188,12 @@ def _string(value: Any) -> str:
 
 
 def _integer(value: Any) -> int:
-    if isinstance(value, bool):
+    number_as_text = isinstance(value, str) and len(value) < 20 and value.isascii()
+    if number_as_text or (isinstance(value, float) and value.is_integer()):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MAX_INTEGER:
         raise ValueError
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and len(value) < 20 and value.isascii():
-        return int(value)
-    raise ValueError
+    return value
 
 
 def _boolean(value: Any) -> bool:
@@ -207,6 +207,8 @@ def _boolean(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, int | float) and abs(value) > MAX_INTEGER:
+        return "a number beyond all that is counted here"
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__})"
 

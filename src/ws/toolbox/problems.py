@@ -1,6 +1,7 @@
 """What a model is told when a call fails: a code, one sentence, and what to try next; never a traceback.
 
-Errors of ws bring all three along. Builtins of the Filesystem protocol get theirs here.
+Errors of ws bring all three along. Builtins of the Filesystem protocol get theirs here; no hint names a tool or a
+parameter, because each dialect has its own.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from dataclasses import dataclass
 from ws.errors import WorkspaceError
 
 _BUILTINS: tuple[tuple[type[BaseException], str, str], ...] = (
-    (FileNotFoundError, "file_not_found", "look at what is there with list_dir or glob"),
-    (FileExistsError, "file_exists", "take another path, or ask for it to be overwritten"),
-    (IsADirectoryError, "is_a_directory", "name a file; list_dir shows what the directory holds"),
-    (NotADirectoryError, "not_a_directory", "name a directory; read_file shows what the file holds"),
-    (PermissionError, "permission", "file_info shows the permissions"),
+    (FileNotFoundError, "file_not_found", "list its directory to see what is there"),
+    (FileExistsError, "file_exists", "take another path, or change what is there"),
+    (IsADirectoryError, "is_a_directory", "name a file; this is a directory, which can be listed"),
+    (NotADirectoryError, "not_a_directory", "name a directory; this is a file, which can be read"),
+    (PermissionError, "permission", "look at the permissions of what the path names"),
     (TimeoutError, "timeout", "try again, or allow more time"),
     (ConnectionError, "unavailable", "try again; the workspace may have been restarted"),
-    (UnicodeDecodeError, "unicode_decode", "the file is not UTF-8 text; look at it with a command"),
+    (UnicodeDecodeError, "unicode_decode", "the file is not UTF-8 text, and this reads nothing else"),
     (ValueError, "value", "correct the argument that the message names"),
     (RuntimeError, "runtime", "try again; the workspace may have been restarted"),
     (OSError, "os_error", "see what the message says"),
 )
 _ERRNO_HINTS = {
-    errno.ENOTEMPTY: ("not_empty", "set recursive to true to delete what the directory holds too"),
+    errno.ENOTEMPTY: ("not_empty", "look at what the directory holds, and whether all of it may go"),
     errno.ENOSPC: ("no_space", "delete what is not needed; nothing was changed"),
     errno.EDQUOT: ("no_space", "delete what is not needed; nothing was changed"),
     errno.ELOOP: ("link_loop", "the path leads through links that lead back to it; name the file itself"),

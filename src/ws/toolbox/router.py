@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from os import urandom
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from ws.errors import CommandTimeoutError, InvalidRequest, ToolValidationError
 from ws.toolbox.approval import Approval, ApprovalPolicy
@@ -24,9 +24,10 @@ from ws.toolbox.events import Event, Events, shorten
 from ws.toolbox.parameters import did_you_mean
 from ws.toolbox.policy import CommandPolicy
 from ws.toolbox.problems import explain
-from ws.tools.context import ToolResult
+from ws.tools.context import Caps, ToolResult
 
 PREFIXES = ("!", "$")
+_ONE_OBJECT = "send one JSON object with the parameters"
 
 
 class Backend(Protocol):
@@ -46,7 +47,8 @@ class Router:
     """The tools of one workspace in one dialect.
 
     `snapshot` tells the id of the workspace's newest snapshot, for the events. `memory` holds what a dialect
-    keeps between calls (the session of a persistent shell); it may be kept beyond the router.
+    keeps between calls (the session of a persistent shell); it may be kept beyond the router. `caps` bounds what
+    a dialect writes itself; the backend has its own.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Router:
         commands: CommandPolicy | None = None,
         snapshot: Callable[[], str | None] = lambda: None,
         memory: MutableMapping[str, Any] | None = None,
+        caps: Caps | None = None,
     ) -> None:
         self._backend = backend
         self.dialect: Dialect = open_dialect(dialect)
@@ -66,7 +69,13 @@ class Router:
         self.events = events or Events()
         self._commands = CommandPolicy() if commands is None else commands
         self._snapshot = snapshot
-        self._session = Session(self._allow, self._execute, root=backend.root, memory={} if memory is None else memory)
+        self._session = Session(
+            self._allow,
+            self._execute,
+            root=backend.root,
+            memory={} if memory is None else memory,
+            caps=caps or Caps(),
+        )
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -85,18 +94,16 @@ class Router:
         Raises ToolValidationError, ApprovalDenied, and whatever the tool raises; a command that fails is a
         result.
         """
-        return self._answer(name, arguments, lambda: self._tool(name).call(self._session, arguments))
+        return self._call(name, arguments)
 
     def call_json(self, name: str, text: str) -> ToolResult:
         """The same, with the arguments as a JSON object; a freeform tool also takes its text as it is."""
-        return self.call(name, **self._arguments(name, text))
+        return self._call(name, text)
 
     def call_safely(self, name: str, arguments: Mapping[str, Any] | str | None = None, /) -> ToolResult:
         """The same, where a failure is a result with a code, one sentence, and what to try next."""
         try:
-            if isinstance(arguments, str):
-                return self.call_json(name, arguments)
-            return self.call(name, **(arguments or {}))
+            return self._call(name, {} if arguments is None else arguments)
         except Exception as error:  # noqa: BLE001 - the one place where every error becomes an answer
             return failed(error)
 
@@ -108,6 +115,15 @@ class Router:
         arguments = {"command": text[1:].strip()}
         return self._answer("shell", arguments, lambda: self._session.run("shell", **arguments))
 
+    def _call(self, name: str, given: object) -> ToolResult:
+        """Run a tool with what was sent as its arguments; what are none are told of like any other mistake."""
+        try:
+            arguments = self._arguments(name, given)
+        except ToolValidationError as error:
+            refused = error
+            return self._answer(name, {"arguments": given}, lambda: _refuse(refused))
+        return self._answer(name, arguments, lambda: self._tool(name).call(self._session, arguments))
+
     def _tool(self, name: str) -> DialectTool:
         tool = self.dialect.tools.get(name)
         if tool is None:
@@ -118,24 +134,24 @@ class Router:
             )
         return tool
 
-    def _arguments(self, name: str, text: str) -> dict[str, Any]:
+    def _arguments(self, name: str, given: object) -> dict[str, Any]:
+        """What was sent as an object, or as the text of one. Raises ToolValidationError."""
+        value = self._parsed(name, given) if isinstance(given, str) else given
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise ToolValidationError(
+                f"{name}: the arguments are {type(value).__name__}, not an object of named parameters", hint=_ONE_OBJECT
+            )
+        return dict(value)
+
+    def _parsed(self, name: str, text: str) -> object:
         freeform = self._tool(name).spec.freeform
         try:
-            value = json.loads(text) if text.strip() else {}
+            return json.loads(text) if text.strip() else {}
         except (ValueError, RecursionError) as error:
             if freeform and not text.lstrip().startswith("{"):
                 return {freeform: text}
             problem = str(error) if isinstance(error, ValueError) else "nested too deeply"
-            raise ToolValidationError(
-                f"{name}: the arguments are no JSON: {problem}",
-                hint="send one JSON object with the parameters",
-            ) from None
-        if not isinstance(value, dict):
-            raise ToolValidationError(
-                f"{name}: the arguments are {type(value).__name__}, not an object",
-                hint="send one JSON object with the parameters",
-            )
-        return value
+            raise ToolValidationError(f"{name}: the arguments are no JSON: {problem}", hint=_ONE_OBJECT) from None
 
     def _answer(self, name: str, arguments: Mapping[str, Any], work: Callable[[], ToolResult]) -> ToolResult:
         """Do the work between its start and its end in the events."""
@@ -154,7 +170,9 @@ class Router:
         self.events.emit(start)
         try:
             result = work()
+            result = dataclasses.replace(result, message=self.dialect.say(result.message))
         except BaseException as error:
+            self.dialect.reword(error)
             problem = explain(error)
             self.events.emit(
                 dataclasses.replace(
@@ -197,7 +215,7 @@ class Router:
         if result.data.get("code") == CommandTimeoutError.code:
             raise CommandTimeoutError(
                 f"{name}: {result.message}",
-                hint="allow more time, or start it with exec_command and look again later",
+                hint="allow more time, or start it with `exec_command` and look again later",
                 output=result.output,
             )
         return result
@@ -210,6 +228,10 @@ class Router:
         return f"{tool.name} " + ", ".join(
             f"{name}={value!r}" for name, value in shorten(params).items() if value is not None
         )
+
+
+def _refuse(error: ToolValidationError) -> NoReturn:
+    raise error
 
 
 def failed(error: BaseException) -> ToolResult:

@@ -7,7 +7,7 @@ exception into an answer for a model is the router's business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 TRUNCATED = "[truncated]"
 TRUNCATED_LINE = "… [truncated line]"
+_TELLING = ("exit_code", "signal", "shell_ended", "dry_run")
+"""Fields of `data` that, when set, make a result other than its output looks; so does any session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,10 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The answer to a call: `output` is text for a model, `data` the same for a program."""
+    """The answer to a call: `text` is for a model, `data` for a program.
+
+    `output` is what was asked for, and `message` says in a line how it went.
+    """
 
     status: Literal["ok", "error"] = "ok"
     message: str = ""
@@ -52,6 +57,23 @@ class ToolResult:
     output: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
     summary: Summary | None = None
+
+    @property
+    def note(self) -> str:
+        """The message where the output does not say as much: it is cut or empty, a command failed, or a session goes on
+        or has ended.
+        """
+        if self.status == "error" and self.output:
+            return ""  # an error says all of it in its output
+        telling = self.truncated or not self.output or "session_id" in self.data or any(map(self.data.get, _TELLING))
+        return self.message if telling and self.message != self.output else ""
+
+    @property
+    def text(self) -> str:
+        """All that a model is to read: the output, and the note below it in brackets."""
+        if not self.output or not self.note:
+            return self.output or self.note
+        return f"{self.output.removesuffix(chr(10))}\n[{self.note}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +113,21 @@ def cap_text(text: str, caps: Caps) -> tuple[str, bool]:
     if kept is text:
         return text, False
     return f"{kept.removesuffix(chr(10))}\n{TRUNCATED}", True
+
+
+def cap_lines(lines: Sequence[str], caps: Caps) -> tuple[str, int]:
+    """As many whole lines as the caps allow, but one at least, as a text, and how many they are.
+
+    Where some were left out, the marker says so in the text.
+    """
+    room = caps.max_output_bytes + 1  # the last line has no newline behind it
+    shown = 0
+    for line in lines[: caps.max_output_lines]:
+        room -= len(line.encode("utf-8", "surrogateescape")) + 1
+        if room < 0 and shown:
+            break
+        shown += 1
+    return "\n".join(lines if shown == len(lines) else (*lines[:shown], TRUNCATED)), shown
 
 
 def cap_line(line: str, caps: Caps) -> str:

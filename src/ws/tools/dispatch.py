@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 HOMES: dict[str, str] = {
     "read_file": "reading",
     "read_bytes": "raw",
+    "read_text": "raw",
     "list_dir": "reading",
     "tree": "reading",
     "file_info": "reading",

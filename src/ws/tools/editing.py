@@ -49,14 +49,15 @@ def insert(context: ToolContext, *, path: str, line: int, text: str, dry_run: bo
 
 def replace_once(data: bytes, old_str: str, new_str: str, *, path: str) -> tuple[bytes, int]:
     """The new bytes, and the line at which they differ. Raises TextNotFoundError, TextAmbiguousError."""
-    if not old_str:
+    mark = BOM if data.startswith(BOM) else b""  # copied along by some; the file keeps its own
+    old, new = (encode_like(text, data).removeprefix(mark) for text in (old_str, new_str))
+    if not old:
         raise ToolValidationError(
-            "old_str: is empty, takes the text to replace",
-            hint="to add lines use insert, for a new file write_file",
+            "`old_str` is empty; it takes the text to replace",
+            hint="to add lines, give a line beside them as `old_str`, and that line with them as `new_str`",
         )
-    if old_str == new_str:
-        raise ToolValidationError("new_str: is the same as old_str", hint="say what to put in its place")
-    old = encode_like(old_str, data)
+    if old == new:
+        raise ToolValidationError("`new_str` is the same as `old_str`", hint="say what to put in its place")
     places = find_text(data, old)
     if not places:
         raise TextNotFoundError(f"{path}: the text is not in the file", hint=_near_miss(data, old))
@@ -65,10 +66,9 @@ def replace_once(data: bytes, old_str: str, new_str: str, *, path: str) -> tuple
         more = f" and {len(places) - _MAX_PLACES} more" if len(places) > _MAX_PLACES else ""
         raise TextAmbiguousError(
             f"{path}: the text is in the file {len(places)} times, at lines {', '.join(lines)}{more}",
-            hint="add lines before or after it to old_str, so that it fits one place alone",
+            hint="add lines before or after it to `old_str`, so that it fits one place alone",
         )
     ((start, end),) = places
-    new = encode_like(new_str, data)
     if b"\r" not in old:
         new = with_endings(new, ending_at(data, start))
     return data[:start] + new + data[end:], line_number(data, start)
@@ -80,7 +80,7 @@ def insert_lines(data: bytes, line: int, text: str, *, path: str) -> tuple[bytes
     lines = split_lines(data[len(mark) :])
     if not -1 <= line <= len(lines):
         raise ToolValidationError(
-            f"line: got {line}, but {path} has {len(lines)} lines",
+            f"`line` is {line}, but {path} has {len(lines)} lines",
             hint=f"0 is the beginning, {len(lines)} or -1 the end of the file",
         )
     after = len(lines) if line == -1 else line
@@ -101,7 +101,7 @@ def _near_miss(data: bytes, old: bytes) -> str:
     places = [str(n) for n, line in enumerate(data.split(b"\n"), 1) if first and line.strip() == first]
     if places:
         where = ", ".join(places[:_MAX_PLACES])
-        return f"its first line stands at line {where}: compare indentation and what follows with read_file"
+        return f"its first line stands at line {where}: compare indentation and what follows"
     return "read the file again and copy the text from it, without line numbers"
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ws.errors import PatchApplyError, PatchParseError
 from ws.tools.patch_formats import AddedContent, FileChange, show_lines
@@ -78,6 +78,11 @@ class Chunk:
     def old(self) -> list[bytes]:
         return [line for mark, line in self.lines if mark != "+"]
 
+    def without(self, mark: bytes) -> Chunk:
+        """The same where a byte order mark was copied with a line: the line is meant, and the file keeps its own."""
+        anchors = tuple(anchor.removeprefix(mark) for anchor in self.anchors)
+        return replace(self, anchors=anchors, lines=tuple((sign, line.removeprefix(mark)) for sign, line in self.lines))
+
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
@@ -92,7 +97,7 @@ class Chunks:
         result: list[bytes] = []
         done = 0
         appended: list[bytes] = []
-        for chunk in self.chunks:
+        for chunk in (chunk.without(mark) for chunk in self.chunks):
             start = file.find_anchors(chunk, done)
             if not chunk.old:
                 appended += [line for _, line in chunk.lines]

@@ -1,10 +1,24 @@
-"""`read_bytes`: what a file holds, bit for bit, in base64; for the forge contract, which reads binaries."""
+"""What a file holds, uncut: `read_text` its lines, `read_bytes` its bytes in base64; for the forge contract.
+
+A call returns at most what the caps let a read hold; the next one goes on where it stopped.
+"""
 
 from __future__ import annotations
 
 from binascii import b2a_base64
+from dataclasses import replace
 
+from ws.fs.protocol import CHUNK_BYTES
 from ws.tools.context import ToolContext, ToolResult
+from ws.tools.reading import read_file
+
+_MAX_LINE_CHARS = CHUNK_BYTES // 4  # so much of a line `read_file` holds for certain, whatever its characters
+
+
+def read_text(context: ToolContext, *, path: str, offset: int = 0, limit: int | None = None) -> ToolResult:
+    """As `read_file`, with lines that are cut only where they are longer than any that a person wrote."""
+    wide = replace(context, caps=replace(context.caps, max_line_chars=_MAX_LINE_CHARS))
+    return read_file(wide, path=path, view_range=[offset + 1, -1 if limit is None else offset + limit])
 
 
 def read_bytes(context: ToolContext, *, path: str, offset: int = 0, limit: int | None = None) -> ToolResult:

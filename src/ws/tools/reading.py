@@ -6,6 +6,7 @@ up to one chunk, which is nearly every file, is read with one call and cut into 
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from stat import filemode
@@ -16,7 +17,7 @@ from ws.fs.globs import Matcher, basename_filter
 from ws.fs.protocol import CHUNK_BYTES, ByteReader, FileStat
 from ws.fs.search import is_binary
 from ws.fs.streams import byte_lines
-from ws.tools.context import TRUNCATED, ToolContext, ToolResult, cap_line, cap_text
+from ws.tools.context import TRUNCATED, ToolContext, ToolResult, cap_line, cap_lines
 
 INDENTATION = "    "
 MAX_TREE_ENTRIES = 10_000
@@ -46,7 +47,7 @@ def read_file(
         if is_binary(head):
             raise InvalidRequest(
                 f"{reader.path!r} is a binary file of {reader.size:,} bytes",
-                hint="use grep with a pattern, or a command such as xxd, to look into it",
+                hint="look into it with a command such as xxd",
             )
         lines, total, more = _slice(reader, head, start, count, context.caps.max_read_bytes)
         name = reader.path
@@ -64,8 +65,8 @@ def read_file(
         output="\n".join(lines),
         data={
             "path": name,
-            "start_line": start + 1,
-            "end_line": end,
+            "start_line": start + 1 if lines else None,
+            "end_line": end if lines else None,
             "total_lines": total,
             "more": more,
             "next_offset": end if more else None,
@@ -80,11 +81,11 @@ def _page(offset: int, limit: int, view_range: Sequence[int] | None) -> tuple[in
             raise ToolValidationError(f"offset is {offset} and limit {limit}; the least are 0 and 1")
         return offset, limit
     if len(view_range) not in (1, 2):
-        raise ToolValidationError(f"view_range is {list(view_range)}", hint="[first, last], counted from 1")
+        raise ToolValidationError(f"`view_range` is {list(view_range)}", hint="[first, last], counted from 1")
     first, last = view_range[0], view_range[1] if len(view_range) == 2 else -1
     if first < 1 or (last != -1 and last < first):
         raise ToolValidationError(
-            f"view_range is [{first}, {last}]",
+            f"`view_range` is [{first}, {last}]",
             hint="lines count from 1, the last is not before the first, and -1 is the end of the file",
         )
     return first - 1, None if last == -1 else last - first + 1
@@ -93,16 +94,19 @@ def _page(offset: int, limit: int, view_range: Sequence[int] | None) -> tuple[in
 def _slice(
     reader: ByteReader, head: bytes, start: int, count: int | None, max_bytes: int
 ) -> tuple[list[str], int | None, bool]:
-    """The lines asked for, the number of lines in the file where it is known, whether more is left."""
+    """The lines asked for, the number of lines in the file where it is known, whether more is left.
+
+    A byte order mark is not shown: it is no text, and edits leave it where it is.
+    """
     if len(head) == reader.size:
-        lines = head.replace(b"\r\n", b"\n").decode("utf-8", "replace").split("\n")
+        lines = head.removeprefix(BOM_UTF8).replace(b"\r\n", b"\n").decode("utf-8", "replace").split("\n")
         if not lines[-1]:
             lines.pop()
         found = lines[start:] if count is None else lines[start : start + count]
         return found, len(lines), start + len(found) < len(lines)
-    reader.seek(0)
+    reader.seek(len(BOM_UTF8) if head.startswith(BOM_UTF8) else 0)
     source = byte_lines(reader, max_line_bytes=CHUNK_BYTES)
-    next(islice(source, start, start), None)
+    skipped = sum(1 for _ in islice(source, start))
     found = []
     size = 0
     for raw in source:
@@ -110,15 +114,14 @@ def _slice(
             return found, None, True
         size += len(raw)
         found.append(raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "replace"))
-    return found, start + len(found), False
+    return found, skipped + len(found), False
 
 
 def _read_message(start: int, end: int, total: int | None, more: bool, path: str) -> str:
     if start == end:
-        lines = "no lines" if total is None or start > total else f"{total} lines"
-        return f"{path} has {lines} after line {start}" if start else f"{path} is empty"
+        return f"{path} has {total} lines, none after line {start}" if total else f"{path} is empty"
     shown = f"lines {start + 1}-{end}" + (f" of {total}" if total is not None else "")
-    return f"{shown}; more is left, go on with offset={end}" if more else shown
+    return f"{shown}; more is left, go on with `offset={end}`" if more else shown
 
 
 def list_dir(context: ToolContext, *, path: str = ".", depth: int = 2, offset: int = 0, limit: int = 200) -> ToolResult:
@@ -130,14 +133,14 @@ def list_dir(context: ToolContext, *, path: str = ".", depth: int = 2, offset: i
     entries = list(islice(_breadth_first(context, context.locate(path), depth), offset, offset + limit + 1))
     more = len(entries) > limit
     del entries[limit:]
-    output, capped = cap_text("\n".join(name + _marker(status) for name, status in entries), context.caps)
-    shown = output.count("\n") if capped else len(entries)
+    output, shown = cap_lines([name + _marker(status) for name, status in entries], context.caps)
     message = f"{shown} entries" if shown != 1 else "1 entry"
-    if more or capped:
-        message += f"; more is left, go on with offset={offset + shown}"
+    left = more or shown < len(entries)
+    if left:
+        message += f"; more is left, go on with `offset={offset + shown}`"
     return ToolResult(
         message=message,
-        truncated=more or capped,
+        truncated=left,
         output=output,
         data={"entries": [_entry(name, status) for name, status in entries], "more": more},
     )
@@ -200,7 +203,8 @@ def tree(context: ToolContext, *, path: str = ".", depth: int | None = None, exc
     name = context.filesystem.root.rpartition("/")[2] if top.path == "." else top.path.rpartition("/")[2]
     root: dict[str, Any] = {"name": name, "type": "directory", "children": []}
     lines, cut = _grow(context, root, top.path, depth, basename_filter(exclude))
-    output, capped = cap_text("\n".join([f"{name}/", *lines]), context.caps)
+    output, shown = cap_lines([f"{name}/", *lines], context.caps)
+    capped = shown <= len(lines)
     if cut and not capped:
         output += f"\n{TRUNCATED}"
     message = f"{len(lines)} entries" if len(lines) != 1 else "1 entry"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import attrgetter
 
 from ws.errors import ToolValidationError
 from ws.fs.globs import basename_filter
 from ws.fs.protocol import GrepMatch, GrepQuery, GrepReport
-from ws.tools.context import TRUNCATED_LINE, Caps, ToolContext, ToolResult, cap_text
+from ws.tools.context import TRUNCATED_LINE, Caps, ToolContext, ToolResult, cap_lines
 
 OUTPUT_MODES = ("content", "files_with_matches", "count")
 
@@ -31,17 +32,19 @@ def glob(
     found = [match for match in context.filesystem.glob(pattern, place) if match.is_file]
     excluded = basename_filter(exclude)
     if excluded is not None:
-        above = len(context.filesystem.stat(place).path.split("/")) if place != "." else 0
+        top = context.filesystem.stat(place).path
+        above = 0 if top == "." else len(top.split("/"))
         found = [match for match in found if not any(map(excluded, match.path.split("/")[above:]))]
     found.sort(key=attrgetter("modified_ns"), reverse=True)  # stable: by path where times are equal
     paths = [match.path for match in found[:max_results]]
-    output, capped = cap_text("\n".join(paths), context.caps)
+    output, shown = cap_lines(paths, context.caps)
     message = f"{len(found)} files" if len(found) != 1 else "1 file"
-    if len(found) > len(paths):
-        message += f", the newest {len(paths)} shown; narrow the pattern or raise max_results"
+    if len(found) > shown:
+        more = " or raise `max_results`" if shown == len(paths) else ""
+        message += f", the newest {shown} shown; narrow the pattern{more}"
     return ToolResult(
         message=message,
-        truncated=capped or len(found) > len(paths),
+        truncated=len(found) > shown,
         output=output,
         data={"paths": paths, "total": len(found)},
     )
@@ -76,8 +79,9 @@ def grep(
         count_only=output_mode != "content",
     )
     report = context.filesystem.search(query)
+    report = replace(report, matches=tuple(_shown(match, context.caps) for match in report.matches))
     if output_mode == "content":
-        lines = _content(report.matches, context.caps)
+        lines = _content(report.matches)
         message = f"{len(report.matches)} matches in {len({match.path for match in report.matches})} files"
     elif output_mode == "count":
         lines = [f"{name}:{count}" for name, count in report.counts]
@@ -86,27 +90,27 @@ def grep(
         lines = [name for name, _ in report.counts]
         message = f"{len(lines)} files"
     if report.truncated:
-        message += f"; stopped at max_matches={max_matches}"
-    output, capped = cap_text("\n".join(lines), context.caps)
+        message += f"; stopped at `max_matches={max_matches}`"
+    output, shown = cap_lines(lines, context.caps)
     return ToolResult(
         message=message + _binary_note(report),
-        truncated=report.truncated or capped,
+        truncated=report.truncated or shown < len(lines),
         output=output,
         data=_data(report, output_mode),
     )
 
 
-def _content(matches: Sequence[GrepMatch], caps: Caps) -> list[str]:
+def _content(matches: Sequence[GrepMatch]) -> list[str]:
     """Lines as grep prints them: `:` marks a match, `-` its surroundings, `--` a gap between groups."""
     files: dict[str, dict[int, tuple[str, str]]] = {}
     for match in matches:
         lines = files.setdefault(match.path, {})
         number = match.line_number
         for before, text in enumerate(reversed(match.before), 1):
-            lines.setdefault(number - before, ("-", _window(text, 0, caps)))
+            lines.setdefault(number - before, ("-", text))
         for after, text in enumerate(match.after, 1):
-            lines.setdefault(number + after, ("-", _window(text, 0, caps)))
-        lines[number] = (":", _window(match.line_content, match.match_start, caps))
+            lines.setdefault(number + after, ("-", text))
+        lines[number] = (":", match.line_content)
     grouped = any(match.before or match.after for match in matches)
     out: list[str] = []
     last: tuple[str, int] | None = None
@@ -119,13 +123,26 @@ def _content(matches: Sequence[GrepMatch], caps: Caps) -> list[str]:
     return out
 
 
-def _window(line: str, start: int, caps: Caps) -> str:
-    """The part of a long line that has the match in it."""
+def _shown(match: GrepMatch, caps: Caps) -> GrepMatch:
+    """A match with its lines as they are shown; `match_start` and `match_end` are places in what is shown."""
+    text, moved = _window(match.line_content, match.match_start, caps)
+    start, end = (min(max(0, at - moved), len(text)) for at in (match.match_start, match.match_end))
+    before, after = (tuple(_window(line, 0, caps)[0] for line in lines) for lines in (match.before, match.after))
+    return replace(match, line_content=text, match_start=start, match_end=end, before=before, after=after)
+
+
+def _window(line: str, start: int, caps: Caps) -> tuple[str, int]:
+    """The part of a long line that has the match in it, and by how much its characters moved to the left.
+
+    A byte order mark is not shown: nobody who copies the line means it.
+    """
+    mark = len(line) - len(line.removeprefix("\ufeff"))
     width = caps.max_line_chars
     if len(line) <= width:
-        return line
-    first = 0 if start < width // 2 else start - width // 4
-    return ("…" if first else "") + line[first : first + width] + TRUNCATED_LINE
+        return line[mark:], mark
+    first = mark if start < width // 2 else start - width // 4
+    before = "…" if first > mark else ""
+    return before + line[first : first + width] + TRUNCATED_LINE, first - len(before)
 
 
 def _binary_note(report: GrepReport) -> str:

@@ -12,6 +12,7 @@ import os
 import select
 import threading
 import time
+from codecs import getincrementaldecoder
 
 from ws.errors import InvalidRequest, LimitExceeded, SessionNotFound
 from ws.tools.spawning import end_session, set_terminal_size, spawn, split_status
@@ -35,7 +36,7 @@ _DRAIN_S: Final = 0.1
 class SessionOutput:
     """What a session wrote since the last look, and how it is."""
 
-    __slots__ = ("data", "dropped_bytes", "exit_code", "running", "session_id", "signal")
+    __slots__ = ("data", "dropped_bytes", "exit_code", "more", "running", "session_id", "signal")
 
     def __init__(
         self,
@@ -43,12 +44,14 @@ class SessionOutput:
         data: bytes,
         dropped_bytes: int,
         *,
+        more: bool,
         running: bool,
         exit_code: int | None,
         signal: int | None,
     ) -> None:
         self.session_id = session_id
         self.data = data
+        self.more = more  # than was asked for: it is there for the next look
         self.dropped_bytes = dropped_bytes  # lost in front of `data`, because nobody read in time
         self.running = running  # False once it has ended and all its output was read
         self.exit_code = exit_code
@@ -98,8 +101,11 @@ class Session:
 
     # calls, from any thread
 
-    def read(self, wait_s: float, max_bytes: int) -> SessionOutput:
-        """What came within the time; earlier when the session ends or so much has come."""
+    def read(self, wait_s: float, max_bytes: int, *, as_text: bool = False) -> SessionOutput:
+        """What came within the time; earlier when the session ends or so much has come.
+
+        With `as_text` it is cut between characters: what may be the beginning of one waits for the rest.
+        """
         deadline = time.monotonic() + wait_s
         with self._changed:
             self.used_at = time.monotonic()
@@ -109,11 +115,14 @@ class Session:
             )
             self.used_at = time.monotonic()
             data = bytes(self._output[:max_bytes])
-            del self._output[:max_bytes]
+            more = len(self._output) > len(data)
+            if as_text and (more or self.ended_at is None):
+                data = data[: len(data) - _unfinished_bytes(data)]
+            del self._output[: len(data)]
             dropped, self._dropped = self._dropped, 0
             running = self.ended_at is None or bool(self._output)
             exit_code, signal = (None, None) if running or self._status is None else split_status(self._status)
-            return SessionOutput(self.id, data, dropped, running=running, exit_code=exit_code, signal=signal)
+            return SessionOutput(self.id, data, dropped, more=more, running=running, exit_code=exit_code, signal=signal)
 
     def write(self, data: bytes) -> None:
         """Type into the terminal. Raises LimitExceeded when the process does not read what is typed."""
@@ -268,9 +277,11 @@ class Sessions:
             )
         return session.id
 
-    def read(self, session_id: int, *, wait_s: float, max_bytes: int = MAX_READ_BYTES) -> SessionOutput:
+    def read(
+        self, session_id: int, *, wait_s: float, max_bytes: int = MAX_READ_BYTES, as_text: bool = False
+    ) -> SessionOutput:
         """See `Session.read`; the id is forgotten with the last words of a session that ended."""
-        found = self.find(session_id).read(wait_s, max(1, min(max_bytes, MAX_READ_BYTES)))
+        found = self.find(session_id).read(wait_s, max(1, min(max_bytes, MAX_READ_BYTES)), as_text=as_text)
         if not found.running:
             with self._lock:
                 self._sessions.pop(session_id, None)
@@ -307,6 +318,15 @@ class Sessions:
             for session in list(self._sessions.values()):
                 if session.ended_at is not None and now - session.ended_at > _KEEP_ENDED_S:
                     del self._sessions[session.id]
+
+
+def _unfinished_bytes(data: bytes) -> int:
+    """How many bytes at the end mean nothing without the next: part of a character, or half of a line's ending."""
+    if data.endswith(b"\r"):
+        return 1
+    decoder = getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data[-3:])  # of a character that has four bytes, three may be here
+    return len(decoder.getstate()[0])
 
 
 def check_size(size: tuple[int, int]) -> None:

@@ -21,6 +21,7 @@ from ws.tools.context import TRUNCATED, Caps, ToolResult, cap_text
 from ws.tools.sessions import SessionOutput, Sessions
 
 _BYTES_PER_TOKEN = 4
+_NO_PAGER = {"PAGER": "cat", "GIT_PAGER": "cat"}  # in a terminal it would wait for keys; who sets another wants it
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 
 
@@ -93,7 +94,7 @@ class Commands:
         """
         session_id = self.sessions.start(
             [os.fsencode(word) for word in (self._shell, "-c", cmd)],
-            env={os.fsencode(name): os.fsencode(value) for name, value in self._env.items()},
+            env={os.fsencode(name): os.fsencode(value) for name, value in {**_NO_PAGER, **self._env}.items()},
             workdir=os.fsencode(self._workdir(workdir)),
         )
         self._caller.started()
@@ -114,9 +115,9 @@ class Commands:
 
     def _look(self, session_id: int, yield_time_ms: int, max_output_tokens: int) -> ToolResult:
         found = self.sessions.read(
-            session_id, wait_s=yield_time_ms / 1000, max_bytes=max_output_tokens * _BYTES_PER_TOKEN
+            session_id, wait_s=yield_time_ms / 1000, max_bytes=max_output_tokens * _BYTES_PER_TOKEN, as_text=True
         )
-        return _session_result(found, session_id, max_output_tokens)
+        return _session_result(found, session_id)
 
     def _workdir(self, workdir: str | None) -> str:
         """The directory to run in: a place below the root, whatever was asked for (CVE-2025-59532)."""
@@ -131,12 +132,11 @@ class Commands:
         return next((path for path in (chosen, *_SHELLS) if path and os.access(path, os.X_OK)), "/bin/sh")
 
 
-def _session_result(found: SessionOutput, session_id: int, max_output_tokens: int) -> ToolResult:
+def _session_result(found: SessionOutput, session_id: int) -> ToolResult:
     text = _text(found.data).replace("\r\n", "\n")  # a terminal ends its lines so
-    more = found.running and len(found.data) >= max_output_tokens * _BYTES_PER_TOKEN
     if found.dropped_bytes:
         text = f"{TRUNCATED}\n{text}"
-    if more:
+    if found.more:
         text = f"{text}\n{TRUNCATED}"
     message = f"session {session_id} is running" if found.running else _ending(found.exit_code, found.signal)
     data: dict[str, Any] = {
@@ -145,7 +145,7 @@ def _session_result(found: SessionOutput, session_id: int, max_output_tokens: in
         "exit_code": found.exit_code,
         "signal": found.signal,
     }
-    return ToolResult(message=message, truncated=more or bool(found.dropped_bytes), output=text, data=data)
+    return ToolResult(message=message, truncated=found.more or bool(found.dropped_bytes), output=text, data=data)
 
 
 def _ending(exit_code: int | None, signal: int | None) -> str:

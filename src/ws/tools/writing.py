@@ -32,7 +32,7 @@ def write_file(
     place = context.locate(path)
     old = _existing(context, place)
     if old is not None and mode == "create":
-        raise FileExistsError(17, "File exists; use mode overwrite or append, or str_replace for a part", path)
+        raise FileExistsError(17, "File exists; use `mode` overwrite or append, or `str_replace` for a part", path)
     if old is not None and old.is_directory:
         raise IsADirectoryError(21, "Is a directory", path)
     diff = _diff(context, place, old, content, append=mode == "append")
@@ -49,7 +49,7 @@ def write_file(
         truncated=truncated,
         output=output,
         data={"path": path, "created": old is None, "dry_run": dry_run},
-        summary=Summary((path,), size, diff),
+        summary=Summary((path,), 0 if dry_run else size, diff),
     )
 
 

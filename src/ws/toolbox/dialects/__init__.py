@@ -8,14 +8,31 @@ calls alone. Each dialect is a module of its own and is imported when it is aske
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ws.errors import InvalidRequest
+from ws.errors import InvalidRequest, WorkspaceError
 from ws.toolbox.catalog import STANDARD, TOOLS, Tool
 from ws.toolbox.parameters import check_arguments
-from ws.tools.context import ToolResult
+from ws.tools.context import Caps, ToolResult
+
+Words = tuple[tuple[str, str], ...]
+"""What a dialect says instead: regular expressions, and what stands in the place of each. Names of tools and
+parameters stand in backquotes in what standard tools say, so that no path is taken for one."""
+
+NO_COMMANDS: Words = (
+    (r"look into it with a command such as xxd", "tools for text leave it alone"),
+    (r"; change it with a command", ""),
+)
+NO_PAGES: Words = (
+    (r"^(lines .*) with `offset=(\d+)`", r"\1 after line \2"),
+    (r", go on with `offset=\d+`", ""),
+)
+NO_RECURSION: Words = ((r"; use recursive to delete it with all below", "; delete what it holds first"),)
+NO_SESSIONS: Words = ((r", or start it with `exec_command` and look again later", ""),)
+NO_UNDO: Words = ((r"; undo brings it back", ""),)
 
 DIALECTS = ("standard", "agent-q", "convergio", "lincona", "forge", "anthropic")
 
@@ -30,11 +47,13 @@ class Session:
         *,
         root: str,
         memory: MutableMapping[str, Any],
+        caps: Caps,
     ) -> None:
         self._allow = allow
         self._execute = execute
         self.root = root
         self.memory = memory
+        self.caps = caps
 
     def run(self, tool: str, **arguments: Any) -> ToolResult:
         """A standard call, validated, under policy and approval."""
@@ -70,10 +89,25 @@ class DialectTool:
 class Dialect:
     name: str
     tools: Mapping[str, DialectTool] = field(default_factory=dict)
+    words: Words = ()
 
     @classmethod
-    def of(cls, name: str, *tools: DialectTool) -> Dialect:
-        return cls(name, {tool.spec.name: tool for tool in tools})
+    def of(cls, name: str, *tools: DialectTool, words: Words = ()) -> Dialect:
+        return cls(name, {tool.spec.name: tool for tool in tools}, words)
+
+    def say(self, text: str) -> str:
+        """What a standard tool says, with the names that this dialect has."""
+        for standard, own in self.words:
+            text = re.sub(standard, own, text)
+        return text
+
+    def reword(self, error: BaseException) -> None:
+        """Have an error say its message and its hint so."""
+        if isinstance(error, WorkspaceError):
+            error.message = self.say(error.message)
+            error.hint = error.hint and self.say(error.hint)
+        elif isinstance(error, OSError) and error.strerror:
+            error.strerror = self.say(error.strerror)
 
 
 def as_is(spec: Tool) -> DialectTool:

@@ -20,9 +20,18 @@ from ws.toolbox.catalog import (
     directory_parameter,
     path_parameter,
 )
-from ws.toolbox.dialects import Dialect, DialectTool, Session
-from ws.toolbox.parameters import Parameter, Parameters
-from ws.tools.context import ToolResult
+from ws.toolbox.dialects import (
+    NO_COMMANDS,
+    NO_PAGES,
+    NO_RECURSION,
+    NO_SESSIONS,
+    NO_UNDO,
+    Dialect,
+    DialectTool,
+    Session,
+)
+from ws.toolbox.parameters import MAX_INTEGER, Parameter, Parameters
+from ws.tools.context import ToolResult, cap_lines
 
 _KEYWORDS = frozenset({"file", "directory", "symlink", "other"})
 
@@ -35,6 +44,8 @@ def plist(value: Any) -> str:
         return "(" + " ".join(plist(one) for one in value) + ")"
     if isinstance(value, bool) or value is None:
         return "t" if value else "nil"
+    if value is ...:
+        return "..."
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return str(value)
@@ -44,10 +55,9 @@ def _field(key: str, value: Any) -> str:
     return f":{value}" if key == "type" and value in _KEYWORDS else plist(value)
 
 
-def _answer(result: ToolResult, value: Any, *, key: str) -> ToolResult:
-    """A result said in property lists."""
-    output = "\n".join(plist(one) for one in value) if isinstance(value, list) else plist(value)
-    return dataclasses.replace(result, output=output, data={key: value})
+def _answer(result: ToolResult, value: Mapping[str, Any], *, key: str) -> ToolResult:
+    """A result said in a property list."""
+    return dataclasses.replace(result, output=plist(value), data={key: value})
 
 
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,12 +73,36 @@ def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _list_directory(session: Session, arguments: dict[str, Any]) -> ToolResult:
     result = session.run("list_dir", path=arguments["path"], depth=1, limit=10_000)
-    return _answer(result, [_entry(entry) for entry in result.data["entries"]], key="entries")
+    entries = [_entry(entry) for entry in result.data["entries"]]
+    output, shown = cap_lines([plist(entry) for entry in entries], session.caps)
+    left = shown < len(entries) or bool(result.data.get("more"))
+    message = f"{shown} entries; more is left, look for it with `search_files`" if left else result.message
+    return ToolResult(message=message, truncated=left, output=output, data={"entries": entries})
 
 
 def _directory_tree(session: Session, arguments: dict[str, Any]) -> ToolResult:
     result = session.run("tree", **arguments)
-    return _answer(result, _entry(result.data), key="tree")
+    tree = _entry(result.data)
+    fitted, cut = _fitted(tree, session.caps.max_output_bytes)
+    message = result.message.partition(";")[0] + ("; more is left, ask for less depth or a part" if cut else "")
+    return ToolResult(message=message, truncated=cut, output=plist(fitted), data={"tree": tree})
+
+
+def _fitted(tree: dict[str, Any], room: int) -> tuple[dict[str, Any], bool]:
+    """As much of a tree as there is room for, level by level, and whether some is left out; `...` stands for that."""
+    top = {**tree, "children": []}
+    pending = [(tree, top)]
+    for whole, kept in pending:  # which grows meanwhile
+        for child in whole["children"]:
+            node = {**child, "children": []} if "children" in child else child
+            room -= len(plist(node).encode("utf-8", "surrogateescape")) + 1
+            if room < 0:
+                kept["children"].append(...)
+                break
+            kept["children"].append(node)
+            if "children" in child:
+                pending.append((child, node))
+    return top, room < 0
 
 
 def _get_file_info(session: Session, arguments: dict[str, Any]) -> ToolResult:
@@ -97,7 +131,7 @@ def _view_range(given: dict[str, Any] | None) -> list[int]:
     """`(:start 10 :end 50)` as first and last line; without an end, to the end of the file."""
     fields = {name.removeprefix(":"): value for name, value in (given or {}).items()}
     start, end = fields.pop("start", 1), fields.pop("end", -1)
-    if fields or not isinstance(start, int) or not isinstance(end, int):
+    if fields or not all(isinstance(number, int) and abs(number) <= MAX_INTEGER for number in (start, end)):
         raise ToolValidationError(
             f"view_file: view_range: got {given!r}, takes start and end, both integers",
             hint='write it like {"start": 10, "end": 50}; an end of -1 is the end of the file',
@@ -195,4 +229,12 @@ DIALECT = Dialect.of(
     ),
     _tool("move_file", "move", TOOLS["move"].parameters, _rename("move")),
     _tool("delete_file", "delete", (path_parameter("Path to delete"),), _rename("delete")),
+    words=(
+        *NO_COMMANDS,
+        *NO_PAGES,
+        *NO_RECURSION,
+        *NO_SESSIONS,
+        *NO_UNDO,
+        (r"; use `mode` overwrite or append, or `str_replace` for a part", "; use `str_replace` for a part of it"),
+    ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 from ws.errors import ToolValidationError
 from ws.toolbox.catalog import Tool
-from ws.toolbox.dialects import Dialect, DialectTool, Session
+from ws.toolbox.dialects import NO_PAGES, NO_SESSIONS, Dialect, DialectTool, Session
 from ws.toolbox.dialects.persistent_shell import PersistentShell
 from ws.toolbox.parameters import Parameter
 from ws.tools.context import ToolResult
@@ -109,4 +109,5 @@ DIALECT = Dialect.of(
         ),
         _bash,
     ),
+    words=(*NO_PAGES, *NO_SESSIONS, (r"`line`", "`insert_line`")),
 )  # fmt: skip

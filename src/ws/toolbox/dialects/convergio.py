@@ -7,7 +7,16 @@ from __future__ import annotations
 from typing import Any
 
 from ws.toolbox.catalog import DRY_RUN, GREP_MODES, TOOLS, Tool, directory_parameter, path_parameter
-from ws.toolbox.dialects import Dialect, DialectTool, Session, as_is
+from ws.toolbox.dialects import (
+    NO_PAGES,
+    NO_RECURSION,
+    NO_SESSIONS,
+    NO_UNDO,
+    Dialect,
+    DialectTool,
+    Session,
+    as_is,
+)
 from ws.toolbox.parameters import Parameter
 from ws.tools.context import ToolResult
 
@@ -168,5 +177,16 @@ DIALECT = Dialect.of(
             "dangerous",
         ),
         _file_delete,
+    ),
+    words=(
+        *NO_PAGES,
+        *NO_RECURSION,
+        *NO_SESSIONS,
+        *NO_UNDO,
+        (r"`view_range` is \[(-?\d+), (-?\d+)\]", r"`start_line` is \1 and `end_line` \2"),
+        (r"`old_str`", "`old_string`"),
+        (r"`new_str`", "`new_string`"),
+        (r"`str_replace`", "`edit`"),
+        (r"^shell: ", "shell_exec: "),
     ),
 )

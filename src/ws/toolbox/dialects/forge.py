@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ws.errors import OperationNotSupportedError
-from ws.toolbox.catalog import MODES, Tool, directory_parameter, path_parameter
-from ws.toolbox.dialects import Dialect, DialectTool, Session
+from ws.toolbox.catalog import MODES, OFFSET, Tool, directory_parameter, path_parameter
+from ws.toolbox.dialects import NO_SESSIONS, NO_UNDO, Dialect, DialectTool, Session
 from ws.toolbox.parameters import Parameter, Parameters, check_arguments, usage
 from ws.tools.context import ToolResult
 
@@ -22,13 +22,13 @@ _CONTENT = Parameter("content", "string", "The text to write.")
 
 
 def _read_file(session: Session, arguments: dict[str, Any]) -> ToolResult:
-    if arguments["binary"]:
-        return session.run("read_bytes", path=arguments["path"])
-    return session.run("read_file", path=arguments["path"], limit=1_000_000)
+    """Bytes or whole lines; `offset` and `limit` count the same."""
+    tool = "read_bytes" if arguments.pop("binary") else "read_text"
+    return session.run(tool, **arguments)
 
 
 def _list_directory(session: Session, arguments: dict[str, Any]) -> ToolResult:
-    return session.run("list_dir", path=arguments["path"], depth=1, limit=10_000)
+    return session.run("list_dir", **arguments, depth=1, limit=10_000)
 
 
 def _exists(session: Session, arguments: dict[str, Any]) -> ToolResult:
@@ -72,9 +72,14 @@ def _delete_directory(session: Session, arguments: dict[str, Any]) -> ToolResult
 OPERATIONS: dict[str, tuple[Perform, Parameters]] = {
     "read_file": (
         _read_file,
-        (_PATH, Parameter("binary", "boolean", "Return the bytes, in base64.", False)),
+        (
+            _PATH,
+            Parameter("binary", "boolean", "Return the bytes, in base64.", False),
+            Parameter("offset", "integer", "How many lines, or bytes, to skip.", 0, minimum=0),
+            Parameter("limit", "integer", "How many lines, or bytes, to return.", None, minimum=1),
+        ),
     ),
-    "list_directory": (_list_directory, (directory_parameter(),)),
+    "list_directory": (_list_directory, (directory_parameter(), OFFSET)),
     "exists": (_exists, (_PATH,)),
     "get_info": (_get_info, (_PATH,)),
     "create_file": (
@@ -129,5 +134,12 @@ DIALECT = Dialect.of(
             "dangerous",
         ),
         _filesystem,
+    ),
+    words=(
+        *NO_SESSIONS,
+        *NO_UNDO,
+        (r"look into it with a command such as xxd", "read it with `binary` set to true"),
+        (r"; use recursive to delete it", "; use `delete_directory` with `recursive` set to true to delete it"),
+        (r"; use `mode` overwrite or append, or `str_replace` for a part", "; use `write_file` or `append_file`"),
     ),
 )

@@ -7,7 +7,7 @@ from typing import Any
 from ws.toolbox.catalog import TOOLS, Tool, directory_parameter
 from ws.toolbox.dialects import Dialect, DialectTool, Session, as_is
 from ws.toolbox.parameters import Parameter
-from ws.tools.context import ToolResult
+from ws.tools.context import ToolResult, cap_lines
 
 _PATCH = TOOLS["apply_patch"]
 
@@ -22,18 +22,17 @@ def _grep_files(session: Session, arguments: dict[str, Any]) -> ToolResult:
     ]
     if len(results) == 1:
         return results[0]
-    lines = sorted({line for result in results for line in result.output.splitlines()}, key=_place)
+    found = {(match["path"], match["line"]): match for result in results for match in result.data["matches"]}
+    matches = [found[place] for place in sorted(found)][:limit]
+    output, shown = cap_lines([f"{each['path']}:{each['line']}:{each['text']}" for each in matches], session.caps)
+    stopped = len(found) > limit or any(r.truncated and len(r.data["matches"]) == limit for r in results)
+    files = len({match["path"] for match in matches})
     return ToolResult(
-        message=f"{min(len(lines), limit)} matches",
-        truncated=len(lines) > limit or any(result.truncated for result in results),
-        output="\n".join(lines[:limit]),
+        message=f"{len(matches)} matches in {files} files" + (f"; stopped at `limit={limit}`" if stopped else ""),
+        truncated=stopped or shown < len(matches),
+        output=output,
+        data={"matches": matches, "binary_files": sorted({p for r in results for p in r.data["binary_files"]})},
     )
-
-
-def _place(line: str) -> tuple[str, int, str]:
-    path, _, rest = line.partition(":")
-    number, _, text = rest.partition(":")
-    return path, int(number) if number.isdecimal() else 0, text
 
 
 def _apply_patch(session: Session, arguments: dict[str, Any]) -> ToolResult:
@@ -81,4 +80,8 @@ DIALECT = Dialect.of(
     as_is(TOOLS["shell"]),
     as_is(TOOLS["exec_command"]),
     as_is(TOOLS["write_stdin"]),
+    words=(
+        (r"`max_matches=(\d+)`", r"`limit=\1`"),
+        (r"look for it with glob", "list its directory to see what is there"),
+    ),
 )

@@ -21,7 +21,11 @@ TIMEOUT_S = 120.0
 _MEMORY = "shell"  # under this name the session's id is remembered
 _LINE_CHARS = 1000  # far below the 4,095 that a terminal takes in one line, and its replies' echo fits a buffer
 _MAX_OUTPUT_CHARS = 32_768
-_LOOP = 'unset HISTFILE; while IFS= read -r _ws_line; do eval "$_ws_line"; done'
+_LOOP = (
+    "unset HISTFILE; "
+    "export PAGER=cat GIT_PAGER=cat MANPAGER=cat TERM=dumb; "  # a pager would wait for keys that nobody presses
+    'while IFS= read -r _ws_line; do eval "$_ws_line"; done'
+)
 _FIRST_LOOK_MS, _LONGEST_LOOK_MS = 5, 200
 
 

@@ -84,9 +84,13 @@ def open_router(
     from ws.toolbox.events import EventLog, Events
     from ws.toolbox.memory import FileMemory
     from ws.toolbox.router import Router
+    from ws.toolbox.turns import Turns
 
+    turns = Turns()
     return Router(
-        RemoteBackend(door, allowed_paths=allowed_paths, restricted_paths=restricted_paths, caps=caps),
+        RemoteBackend(
+            door, allowed_paths=allowed_paths, restricted_paths=restricted_paths, caps=caps, waiting=turns.outside
+        ),
         caps=caps,
         dialect=dialect,
         approval=approval,
@@ -94,6 +98,7 @@ def open_router(
         commands=commands,
         snapshot=lambda: _newest_snapshot(home, workspace_id),
         memory=FileMemory(home.memory(workspace_id)),
+        turns=turns,
     )
 
 

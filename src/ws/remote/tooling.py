@@ -7,7 +7,8 @@ while it runs, and ends it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from ws.errors import LimitExceeded, ProtocolError
@@ -32,8 +33,11 @@ class RemoteBackend:
         allowed_paths: Sequence[str] = (),
         restricted_paths: Sequence[str] = (),
         caps: Caps | None = None,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """`waiting` is entered for as long as the container is at work."""
         self._door = door
+        self._waiting = waiting
         self._rules: dict[str, Any] = {}  # in the shim's words (`shim.places`); what is usual goes without saying
         if allowed_paths:
             self._rules["allowed_paths"] = list(allowed_paths)
@@ -59,25 +63,25 @@ class RemoteBackend:
             with inside.calls.begin("tool", {}, data[:MAX_BODY_BYTES], more=more) as call:
                 if more:
                     upload(call, (data[MAX_BODY_BYTES:],))
-                return decode_result(_collect(call, inside, _timeout_s(params)))
+                return decode_result(self._collect(call, inside, _timeout_s(params)))
+
+    def _collect(self, call: Call, inside: Inside, timeout_s: float) -> bytes:
+        collected = bytearray()
+        while True:
+            with self._waiting():
+                kind, _, body = call.receive(deadline=time.monotonic() + timeout_s)
+            if kind == "started":
+                inside.leave()
+            elif kind in ("data", "result"):
+                collected += body
+                if len(collected) > MAX_REPLY_BYTES:
+                    raise LimitExceeded(f"the result of a tool is larger than {MAX_REPLY_BYTES:,} bytes")
+                if kind == "result":
+                    return bytes(collected)
+            else:
+                raise ProtocolError("the peer sent a frame that the call does not have")
 
 
 def _timeout_s(params: Mapping[str, Any]) -> float:
     given = [params[name] for name in _OWN_TIMES if isinstance(params.get(name), int)]
     return given[0] / 1000 + REPLY_TIMEOUT_S if given else FILE_TIMEOUT_S
-
-
-def _collect(call: Call, inside: Inside, timeout_s: float) -> bytes:
-    collected = bytearray()
-    while True:
-        kind, _, body = call.receive(deadline=time.monotonic() + timeout_s)
-        if kind == "started":
-            inside.leave()
-        elif kind in ("data", "result"):
-            collected += body
-            if len(collected) > MAX_REPLY_BYTES:
-                raise LimitExceeded(f"the result of a tool is larger than {MAX_REPLY_BYTES:,} bytes")
-            if kind == "result":
-                return bytes(collected)
-        else:
-            raise ProtocolError("the peer sent a frame that the call does not have")

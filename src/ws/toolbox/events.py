@@ -193,6 +193,11 @@ class Events:
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
+    @property
+    def watched(self) -> bool:
+        """Whether somebody subscribed."""
+        return bool(self._subscribers)
+
     def emit(self, event: Event) -> None:
         if self.log is not None:
             try:

@@ -1,6 +1,6 @@
 """The way of a call: from what a model sent to what it gets back.
 
-    call → _answer (events) → the dialect's tool (names, parameters) → _allow (policy, approval) → backend
+    call → _answer (turns, events) → the dialect's tool (names, parameters) → _allow (policy, approval) → backend
 
 A backend runs a standard tool where the files are, in this process or in the container. `call` raises typed
 errors; `call_safely` makes them into results that a model can act on. A router may be used by several
@@ -9,6 +9,7 @@ threads.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -24,6 +25,7 @@ from ws.toolbox.events import Event, Events, shorten
 from ws.toolbox.parameters import did_you_mean
 from ws.toolbox.policy import CommandPolicy
 from ws.toolbox.problems import explain
+from ws.toolbox.turns import Turns
 from ws.tools.context import Caps, ToolResult
 
 PREFIXES = ("!", "$")
@@ -48,7 +50,7 @@ class Router:
 
     `snapshot` tells the id of the workspace's newest snapshot, for the events. `memory` holds what a dialect
     keeps between calls (the session of a persistent shell); it may be kept beyond the router. `caps` bounds what
-    a dialect writes itself; the backend has its own.
+    a dialect writes itself; the backend has its own. `turns` is that of a backend which lets go of it while it waits.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Router:
         snapshot: Callable[[], str | None] = lambda: None,
         memory: MutableMapping[str, Any] | None = None,
         caps: Caps | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._backend = backend
         self.dialect: Dialect = open_dialect(dialect)
@@ -69,6 +72,8 @@ class Router:
         self.events = events or Events()
         self._commands = CommandPolicy() if commands is None else commands
         self._snapshot = snapshot
+        self._turns = turns or Turns()
+        self._while_backend_runs = contextlib.nullcontext if turns else self._turns.outside
         self._session = Session(
             self._allow,
             self._execute,
@@ -154,6 +159,10 @@ class Router:
             raise ToolValidationError(f"{name}: the arguments are no JSON: {problem}", hint=_ONE_OBJECT) from None
 
     def _answer(self, name: str, arguments: Mapping[str, Any], work: Callable[[], ToolResult]) -> ToolResult:
+        with self._turns:
+            return self._report(name, arguments, work)
+
+    def _report(self, name: str, arguments: Mapping[str, Any], work: Callable[[], ToolResult]) -> ToolResult:
         """Do the work between its start and its end in the events."""
         known = self.dialect.tools.get(name)
         begin = time.perf_counter()
@@ -167,14 +176,14 @@ class Router:
             tier=known.spec.tier if known else "",
             snapshot=self._snapshot(),
         )
-        self.events.emit(start)
+        self._emit(start)
         try:
             result = work()
             result = dataclasses.replace(result, message=self.dialect.say(result.message))
         except BaseException as error:
             self.dialect.reword(error)
             problem = explain(error)
-            self.events.emit(
+            self._emit(
                 dataclasses.replace(
                     start,
                     event="error",
@@ -186,7 +195,7 @@ class Router:
             )
             raise
         changed = result.summary
-        self.events.emit(
+        self._emit(
             dataclasses.replace(
                 start,
                 event="end",
@@ -202,16 +211,25 @@ class Router:
         )
         return result
 
+    def _emit(self, event: Event) -> None:
+        if self.events.watched:
+            with self._turns.outside():  # a subscriber may do anything, also wait for another thread's call
+                self.events.emit(event)
+        else:
+            self.events.emit(event)
+
     def _allow(self, name: str, params: Mapping[str, Any]) -> None:
         """Return when a standard call may run. Raises ApprovalDenied."""
         tool = TOOLS[name]
         if name in COMMANDS:
             self._commands.check(params[COMMANDS[name]])
         if not params.get("dry_run"):
-            self.approval.check(tool, params, lambda: self._preview(tool, params))
+            with self._turns.outside() if self.approval.asks(tool) else contextlib.nullcontext():
+                self.approval.check(tool, params, lambda: self._preview(tool, params))
 
     def _execute(self, name: str, params: Mapping[str, Any]) -> ToolResult:
-        result = self._backend.run(name, params)
+        with self._while_backend_runs():
+            result = self._backend.run(name, params)
         if result.data.get("code") == CommandTimeoutError.code:
             raise CommandTimeoutError(
                 f"{name}: {result.message}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tree_picture import names
@@ -25,6 +25,7 @@ edits = st.lists(st.tuples(st.booleans(), entry_names, modes, st.one_of(ids, tem
 
 
 @given(entries, edits, st.integers(1, 8))
+@example({b" a": (trees.DIRECTORY, bytes(20))}, [(False, b"a", trees.FILE, bytes(20))] * 3, 1)
 @settings(max_examples=400)
 def test_a_tree_edited_in_place(before, steps, expected) -> None:  # type: ignore[no-untyped-def]
     items = {name: (mode, name, oid) for name, (mode, oid) in before.items()}

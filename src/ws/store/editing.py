@@ -83,7 +83,8 @@ class TreeEditor:
         while at >= 0:
             start = at - 5 if data[at - 5 : at] == trees.DIRECTORY else at - 6
             before = _WHOLE.match(data, 0, max(start, 0))
-            if start >= 0 and before and before.end() == start:
+            # A mode is digits alone: in `40000  a` the name ` a` begins with a space, and `a` is not in it.
+            if start >= 0 and data[start:at].isdigit() and before and before.end() == start:
                 self._places[name] = place = (start, at + len(needle) + 20)
                 return place
             at = data.find(needle, at + 1)

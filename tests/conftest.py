@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
 
 from cli_stage import warm_home
 from engine_images import ensure_busybox, ensure_old_libc
@@ -32,6 +33,10 @@ from ws.testing import EngineBench
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# On a loaded machine any example may take long. CI tries the same examples every time: what it finds is of the change.
+settings.register_profile("ws", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("ws")
 
 REQUIRED = {name for name in os.environ.get("WS_REQUIRE_ENGINES", "").replace(" ", "").split(",") if name}
 

@@ -319,6 +319,8 @@ class WorkspaceRecord:
     history: History = History()
     origin_tree: str = ""  # what the workspace began as: its base
     source_tree: str = ""  # what the source was when it was imported: the middle of a three-way apply
+    applied_tree: str = ""  # what was last applied to the source: the middle from then on
+    applied_git_tree: str = ""  # the same for what git obeys, which is applied only when it is asked for
     forked_from: str | None = None  # ID/N
 
     def to_bytes(self) -> bytes:

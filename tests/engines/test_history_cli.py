@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 import time
@@ -131,13 +132,16 @@ def test_a_diff_is_text_statistic_letters_or_json(stage: Stage, box: str) -> Non
     assert stage.run("diff", box, "--stat", "--name-status").returncode == 2
 
 
-def test_on_a_terminal_a_diff_has_colours_and_nothing_that_a_file_holds_reaches_it(stage: Stage, box: str) -> None:
+def test_on_a_terminal_a_diff_has_colours_and_nothing_that_a_file_holds_reaches_it(
+    stage: Stage, box: str, tmp_path: Path
+) -> None:
     sh(stage, box, r"printf 'x\033]0;pwned\007\ty\n' > src/main.py")
 
     def seen(**env: str) -> str:
         main, side = pty.openpty()
         words = [sys.executable, "-m", "ws", "diff", box]
-        environment = {**stage.env, "TERM": "xterm", **env}
+        ours = {key: value for key, value in stage.env.items() if key != "PAGER"}
+        environment = {**ours, "TERM": "xterm", **env}
         running = subprocess.Popen(words, env=environment, stdin=side, stdout=side, stderr=subprocess.DEVNULL)
         os.close(side)
         data = b""
@@ -156,6 +160,15 @@ def test_on_a_terminal_a_diff_has_colours_and_nothing_that_a_file_holds_reaches_
     assert "\x1b]0;" not in coloured
     assert "\x1b" not in seen(PAGER="cat", NO_COLOR="1")
     assert "paged: +x" in seen(PAGER="sed 's/^/paged: /'", NO_COLOR="1")
+    # Without a pager that runs it is shown all the same.
+    assert "+x" in seen(PAGER="no-such-pager", NO_COLOR="1")
+    assert "+x" in seen(PAGER="/etc/passwd", NO_COLOR="1")
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    for program in ("podman", "docker"):  # and no less
+        if found := shutil.which(program):
+            (bare / program).symlink_to(found)
+    assert "+x" in seen(PATH=str(bare), NO_COLOR="1")
 
 
 def test_a_command_that_fails_is_rolled_back_and_one_that_does_not_is_kept(stage: Stage, box: str) -> None:
@@ -214,9 +227,12 @@ def test_sockets_are_named_and_left_out(stage: Stage, box: str) -> None:
 
 def test_completion_knows_tags_and_ids(stage: Stage, box: str) -> None:
     taken = said(stage, "snapshot", box, "--tag", "green").strip()
-    env = {**stage.env, "_WS_COMPLETE": "bash_complete", "COMP_WORDS": f"ws restore {box} ", "COMP_CWORD": "3"}
-    done = subprocess.run([sys.executable, "-m", "ws"], env=env, capture_output=True, text=True, check=True)
-    assert {"plain,base", "plain,green", f"plain,{taken}"} <= set(done.stdout.splitlines())
+    for line in (f"ws restore {box} ", f"ws fork {box} --at ", "ws fork --name other --at "):
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        env = {**stage.env, "_WS_COMPLETE": "bash_complete", **words}
+        done = subprocess.run([sys.executable, "-m", "ws"], env=env, capture_output=True, text=True, check=True)
+        known = {"plain,base", "plain,green", f"plain,{taken}"} if box in line else {"plain,base"}
+        assert set(done.stdout.splitlines()) >= known
 
 
 def test_what_is_kept_is_verified_and_damage_is_named_with_what_it_touches(stage: Stage, box: str) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ws.bundles import ExportedBundle
     from ws.comparing import Diff
     from ws.exporting import ExportedDirectory, ExportedPatch
-    from ws.history import Snapshot
+    from ws.history import Origin, Snapshot
     from ws.restores import Restored, RestorePlan
 
 Progress = Callable[[str, int, int], None]
@@ -65,6 +65,17 @@ class Timeline(ABC):
         with Store(self._home.store) as store:
             return read_history(self._home, store, self.id)
 
+    def origin(self) -> Origin | None:
+        """Which workspace and which of its snapshots this one was forked from, if it was."""
+        from ws.history import find_origin
+        from ws.store.repository import Store
+
+        forked_from = self.record().forked_from
+        if forked_from is None:
+            return None
+        with Store(self._home.store) as store:
+            return find_origin(self._home, store, forked_from)
+
     def restore(self, snapshot: Snapshot | str | None = None) -> Restored:
         """The whole workspace as it was at a snapshot, by default the newest; its processes are ended.
 
@@ -92,6 +103,14 @@ class Timeline(ABC):
         record = self.record()
         with Store(self._home.store) as store:
             return plan_restore(self._home, record, find_target(store, record, snapshot))
+
+    def plan_undo(self) -> RestorePlan:
+        """What an undo would do. Raises SnapshotNotFound when nothing was restored."""
+        from ws.restores import plan_undo
+        from ws.store.repository import Store
+
+        with Store(self._home.store) as store:
+            return plan_undo(self._home, store, self.record())
 
     @contextlib.contextmanager
     def transaction(self, message: str = "transaction") -> Iterator[Snapshot]:

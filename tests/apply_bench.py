@@ -32,14 +32,16 @@ class Bench:
         self.base = bases.import_source(self.home, str(self.source), ids=ME, exclude=exclude).tree
         subprocess.run(["cp", "-a", self.source, self.ours], check=True)
 
-    def apply(self, *, dry_run: bool = False) -> ApplyResult:
+    def apply(self, *, dry_run: bool = False, with_git_config: bool = False) -> ApplyResult:
         live = bases.import_source(self.home, str(self.ours), ids=ME).tree
         record = WorkspaceRecord(
             id="0" * 12, name="box", state="ready", engine="none", created_at=0, base="", tree=live, upper="", ids=ME,
             options=Options(image=""), source_tree=self.base, exclude=self.exclude,
         )  # fmt: skip
         with Store(self.home.store) as store:
-            return bring_over(self.home, store, record, live, str(self.source), dry_run=dry_run)
+            return bring_over(
+                self.home, store, record, live, str(self.source), with_git_config=with_git_config, dry_run=dry_run
+            )
 
 
 def essence(root: Path) -> dict[bytes, object]:

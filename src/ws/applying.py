@@ -1,13 +1,14 @@
 """Applying: the workspace's changes go back to the source, three-way, path by path.
 
-    base    what was imported (`record.source_tree`), or what was applied last
+    base    what was imported (`record.source_tree`); for the source itself, what was applied to it last
     ours    the workspace as it is now, captured at one instant
     theirs  the source as it is now, scanned until it holds still
 
 What only the workspace changed is brought over; what only the source changed stays; what both changed alike is done
 already. A path that both changed differently is a conflict, and one conflict is enough for nothing to be touched. What
 counts as a change is type, bytes and permissions; times and owners alone do not. What the import left out
-(`--exclude`) is left out here too.
+(`--exclude`) is left out here too. What git would run or obey (`store.obeyed`) is withheld unless it is asked for, and
+has a base of its own, so that it can still be asked for later.
 
 `landing` does the writing. Afterwards base is what was applied, so that the next apply starts from there.
 """
@@ -24,7 +25,7 @@ from ws.errors import ApplyConflict, InvalidRequest
 from ws.landing import STAGING, Landing, Step
 from ws.layout import Home, WorkspaceRecord, write_record
 from ws.snapshots import look, settled_turn
-from ws.store import trees
+from ws.store import obeyed, trees
 from ws.store.diffs import Change, diff_trees
 from ws.store.excludes import Excludes
 from ws.store.repository import Store
@@ -44,6 +45,7 @@ class ApplyResult:
     to: str
     changes: tuple[Change, ...]
     left_out: tuple[str, ...]  # changed in the workspace, excluded when it was made
+    withheld: tuple[str, ...]  # changed in the workspace, and git would run or obey it
     kept: tuple[str, ...]  # directories that were to go, in which something lies that was not imported
     dry_run: bool
 
@@ -53,21 +55,26 @@ def apply(
     workspace_id: str,
     to: str | None = None,
     *,
+    with_git_config: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ApplyResult:
     """Bring the workspace's changes back to its source, or to another directory.
 
+    What git runs or obeys stays where it is, unless `with_git_config` asks for it.
     Raises ApplyConflict with all conflicts, ApplyFailed, InvalidRequest, SourceRefused, SourceChanged, SnapshotFailed,
     Busy; in each case the directory is as it was. Commit point: the renames, one a path (`landing`).
     """
     with settled_turn(home, workspace_id, "snapshot") as (record, store):
         target = check_source(home, _target(record, to))
         live = look(home, store, record)
-        result = bring_over(home, store, record, live, target, dry_run=dry_run, progress=progress)
+        result = bring_over(
+            home, store, record, live, target, with_git_config=with_git_config, dry_run=dry_run, progress=progress
+        )
         if not dry_run and target == record.source:
             with sealing.exclusive(home, record.id) as current:
-                write_record(home, replace(current, source_tree=live))
+                git_tree = live if with_git_config else current.applied_git_tree
+                write_record(home, replace(current, applied_tree=live, applied_git_tree=git_tree))
         return result
 
 
@@ -85,17 +92,20 @@ def bring_over(
     live: str,
     target: str,
     *,
+    with_git_config: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ApplyResult:
     """Bring what makes the tree `live` different from the record's source to the directory `target`."""
     theirs_tree, cache = _scan(home, store, record, target, progress)
     store.refresh()
-    base = record.source_tree
-    ours = {change.path: change for change in diff_trees(store, base, live)}
-    theirs = {change.path: change for change in diff_trees(store, base, theirs_tree)}
-    wanted, left_out = _sift(ours, record.exclude)
-    plan, conflicts = merge(wanted, theirs)
+    split = _split(store, record, target, live, theirs_tree)
+    plan, conflicts = merge(split.wanted, split.theirs)
+    withheld, refused = merge(split.withheld, split.theirs_git)
+    for more in (split.gone, split.withheld if with_git_config else {}):
+        planned, contradicted = merge(more, split.theirs_git)
+        plan, conflicts = plan + planned, conflicts + contradicted
+    plan.sort(key=lambda change: change.path)
     steps = [step for change in plan for step in _steps(change)]
     top = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -107,8 +117,49 @@ def bring_over(
             landing.land(store)
     finally:
         os.close(top)
+    left = set() if with_git_config else {change.path for change in withheld} | {path for path, _ in refused}
     kept = tuple(trees.os_path(path, b"") for path in landing.kept)
-    return ApplyResult(target, tuple(plan), left_out, kept, dry_run)
+    return ApplyResult(target, tuple(plan), split.left_out, obeyed.uppermost(left), kept, dry_run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """What the workspace changed, by what becomes of it; and what the target changed, seen from either base."""
+
+    wanted: Changes
+    withheld: Changes  # git would run or obey it
+    gone: Changes  # it did, and goes with the whole directory around it
+    left_out: tuple[str, ...]
+    theirs: Changes
+    theirs_git: Changes
+
+
+def _split(store: Store, record: WorkspaceRecord, target: str, live: str, theirs_tree: str) -> _Split:
+    base = git_base = record.source_tree
+    if target == record.source:
+        base, git_base = record.applied_tree or base, record.applied_git_tree or git_base
+    ours, theirs = _changes(store, base, live), _changes(store, base, theirs_tree)
+    ours_git, theirs_git = ours, theirs
+    if git_base != base:
+        ours_git, theirs_git = _changes(store, git_base, live), _changes(store, git_base, theirs_tree)
+    rules = obeyed.Obeyed(store, live, theirs_tree)
+    roots = rules.roots(ours_git)
+    passed_over = rules.roots(ours).keys() | roots.keys()
+    plain = {path: change for path, change in ours.items() if path not in passed_over}
+    wanted, left_out = _sift(plain | {path: ours_git[path] for path in roots}, record.exclude)
+    held = obeyed.withheld(ours_git, {path: root for path, root in roots.items() if path in wanted})
+    return _Split(
+        {path: change for path, change in wanted.items() if path not in roots},
+        held,
+        {path: change for path, change in wanted.items() if path in roots and path not in held and path in ours},
+        left_out,
+        theirs,
+        theirs_git,
+    )
+
+
+def _changes(store: Store, base: str, tree: str) -> dict[bytes, Change]:
+    return {change.path: change for change in diff_trees(store, base, tree)}
 
 
 def _scan(

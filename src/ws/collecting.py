@@ -303,6 +303,7 @@ def _needed_trees(home: Home) -> set[str]:
     needed: set[str] = set()
     for record in _records(home):
         needed.update((record.tree, record.origin_tree, record.source_tree, looked_tree(home, record.id) or ""))
+        needed.update((record.applied_tree, record.applied_git_tree))
         needed.update(waiting.tree for waiting in record.history.unsettled)
     for key in os.listdir(home.at("bases")):
         needed.add(key.split("-")[0])

@@ -5,6 +5,8 @@ alone, FIFOs, owners, times, anything inside a `.git`) is named, so that nobody 
 
 A directory belongs to whoever asked for it, all of it, without setuid bits: a file that a container owned by root has
 no such owner out here.
+
+What git would run or obey (`store.obeyed`) is in neither unless it is asked for; a directory has it as it was imported.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from ws import durable
 from ws.errors import AlreadyExists, InvalidRequest
 from ws.layout import Home, Ids, WorkspaceRecord
 from ws.snapshots import look, settled_turn
-from ws.store import patches, trees
+from ws.store import obeyed, patches, trees
 from ws.store.checkout import Statistics, materialise
 from ws.store.diffs import Change, diff_trees
 from ws.store.repository import Store
@@ -31,6 +33,7 @@ class ExportedPatch:
 
     changes: tuple[Change, ...]
     left_out: tuple[str, ...]  # changes that git has no words for
+    withheld: tuple[str, ...]  # changes of what git runs or obeys
     git_dir: str
 
     def __str__(self) -> str:
@@ -51,16 +54,25 @@ class ExportedDirectory:
     path: str
     files: int
     size_bytes: int
+    withheld: tuple[str, ...]  # what git runs or obeys, and was not imported so
 
 
-def export_patch(home: Home, workspace_id: str) -> ExportedPatch:
+def export_patch(home: Home, workspace_id: str, *, with_git_config: bool = False) -> ExportedPatch:
     """What the workspace changed of its source. Raises SnapshotFailed, Busy, StoreDamaged."""
     with settled_turn(home, workspace_id, "snapshot") as (record, store):
         live = look(home, store, record)
         store.refresh()
         changes = diff_trees(store, record.source_tree, live)
+        held = {} if with_git_config else _withheld(store, changes, live, record.source_tree)
+    changes = [change for change in changes if change.path not in held]
     sayable = tuple(change for change in changes if patches.is_expressible(change))
-    return ExportedPatch(sayable, tuple(_left_out(changes, sayable)), home.store)
+    told = {path for path, change in held.items() if change.kind != "metadata"}
+    return ExportedPatch(sayable, tuple(_left_out(changes, sayable)), obeyed.uppermost(told), home.store)
+
+
+def _withheld(store: Store, changes: list[Change], live: str, before: str | None) -> dict[bytes, Change]:
+    found = {change.path: change for change in changes}
+    return obeyed.withheld(found, obeyed.Obeyed(store, live, before).roots(found))
 
 
 def _left_out(changes: list[Change], sayable: tuple[Change, ...]) -> Iterator[str]:
@@ -79,7 +91,12 @@ def _above(path: bytes) -> Iterator[bytes]:
 
 
 def export_directory(
-    home: Home, workspace_id: str, directory: str, *, progress: Progress | None = None
+    home: Home,
+    workspace_id: str,
+    directory: str,
+    *,
+    with_git_config: bool = False,
+    progress: Progress | None = None,
 ) -> ExportedDirectory:
     """Write the workspace as it is now into a new directory of the host.
 
@@ -92,16 +109,38 @@ def export_directory(
     with settled_turn(home, workspace_id, "snapshot") as (record, store):
         live = look(home, store, record)
         store.refresh()
-        found = _write(store, record, live, target, progress)
-    return ExportedDirectory(target, found.files, found.size_bytes)
+        instead = {} if with_git_config else _instead(store, record, live)
+        found = _write(store, record, live, target, instead, progress)
+    return ExportedDirectory(target, found.files, found.size_bytes, obeyed.uppermost(set(instead)))
 
 
-def _write(store: Store, record: WorkspaceRecord, tree: str, target: str, progress: Progress | None) -> Statistics:
+def _instead(store: Store, record: WorkspaceRecord, live: str) -> dict[bytes, trees.File | None]:
+    """For the files that git would run or obey and that are not as they were imported: what was there then, if a file.
+
+    Where nothing was imported from this machine, which is so after `ws import`, all of them are of others' making.
+    """
+    before = record.source_tree if record.source else None
+    held = _withheld(store, diff_trees(store, before, live), live, before)
+    return {
+        path: change.old if change.old and change.old.meta.kind != "d" else None
+        for path, change in held.items()
+        if change.kind != "metadata" and change.new and change.new.meta.kind != "d"
+    }
+
+
+def _write(
+    store: Store,
+    record: WorkspaceRecord,
+    tree: str,
+    target: str,
+    instead: dict[bytes, trees.File | None],
+    progress: Progress | None,
+) -> Statistics:
     parent, name = os.path.split(target)
     building = os.path.join(parent, f".{name[:200]}.{os.urandom(4).hex()}.tmp")
     ids = Ids(record.ids.uid, record.ids.gid, os.geteuid(), os.getegid())
     try:
-        found = materialise(store, tree, building, ids=ids, plain=True, progress=progress)
+        found = materialise(store, tree, building, ids=ids, plain=True, instead=instead, progress=progress)
         durable.sync_filesystem(building)
         durable.rename_new(building, target)
         return found

@@ -6,13 +6,16 @@ Without a snapshot named, the workspace is snapshotted first, so that both stand
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 
+from ws import sealing
 from ws.containers import EngineFor
 from ws.creation import create_workspace, name_taken
+from ws.errors import WorkspaceError
 from ws.history import find_target
-from ws.layout import History, Home, WorkspaceRecord, new_id, resolve_name
+from ws.layout import History, Home, Mark, WorkspaceRecord, new_id, resolve_name, write_record
 from ws.restores import ensure_stack
 from ws.snapshots import publish, settled_turn
 from ws.spec import check_name, told_apart
@@ -60,4 +63,11 @@ def fork(
             forked_from=f"{parent.id}/{target.number}",
         )
         create_workspace(home, record, engine_for, pool_size=pool_size)
+        _mark(home, parent.id, Mark("fork", target.number, time.time_ns(), record.name))
         return record
+
+
+def _mark(home: Home, workspace_id: str, mark: Mark) -> None:
+    """Note the fork in its parent's history, for when it will be gone. It is made: nothing here can fail it."""
+    with contextlib.suppress(WorkspaceError, OSError), sealing.exclusive(home, workspace_id, timeout_s=1) as current:
+        write_record(home, replace(current, history=current.history.marked(mark)), sync=False)

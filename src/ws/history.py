@@ -22,6 +22,7 @@ from ws.errors import (
     RestoreFailed,
     SnapshotNotFound,
     StateUnusable,
+    StoreDamaged,
     WorkspaceError,
     WorkspaceNotFound,
 )
@@ -95,6 +96,29 @@ class Target:
     tree: str
     name: str
     commit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a fork came from, by the names that are there now."""
+
+    workspace: str  # its id, when it is gone
+    snapshot: str  # its number, when it is gone
+
+    def __str__(self) -> str:
+        return f"{self.workspace} at {self.snapshot}"
+
+
+def find_origin(home: Home, store: Store, forked_from: str) -> Origin:
+    """Where a fork came from, of which its record says ID/N."""
+    parent_id, _, number = forked_from.partition("/")
+    parent = read_record(home, parent_id)
+    if parent is None:
+        return Origin(parent_id, number)
+    try:
+        return Origin(parent.name, find_number(store, parent, int(number)).name)
+    except (SnapshotNotFound, StoreDamaged):
+        return Origin(parent.name, number)
 
 
 def read_history(home: Home, store: Store, workspace_id: str) -> list[Snapshot]:

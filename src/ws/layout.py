@@ -40,6 +40,7 @@ from ws.errors import StateError, StateUnusable
 
 FORMAT = 1
 RESERVE_BYTES = 1 << 20
+MAX_MARKS = 32
 
 State = Literal["ready", "removing"]
 EngineName = Literal["podman", "docker", "none"]
@@ -256,6 +257,16 @@ class Unsettled:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A restore or a fork, as the log tells it beside the snapshots."""
+
+    kind: Literal["restore", "fork"]
+    number: int  # the snapshot that was restored, or forked from
+    made_ns: int
+    name: str = ""  # of the fork
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """Where a workspace stands in its line of snapshots, which are numbered from 1; 0 is the base."""
 
@@ -264,11 +275,17 @@ class History:
     undo: int | None = None  # the snapshot that `ws undo` would restore
     unhashed: int = 0  # sealed layers, from the top, that no snapshot has yet: a crash between seal and commit
     unsettled: tuple[Unsettled, ...] = ()
+    marks: tuple[Mark, ...] = ()  # the last ones, oldest first
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> History:
         waiting = [Unsettled(**{**entry, "layers": tuple(entry["layers"])}) for entry in fields.pop("unsettled")]
-        return cls(unsettled=tuple(waiting), **fields)
+        marks = [Mark(**entry) for entry in fields.pop("marks", ())]
+        return cls(unsettled=tuple(waiting), marks=tuple(marks), **fields)
+
+    def marked(self, mark: Mark) -> History:
+        """With one more mark, and without the oldest when they are too many."""
+        return dataclasses.replace(self, marks=(*self.marks, mark)[-MAX_MARKS:])
 
 
 Operation = Literal["create", "remove", "start", "snapshot", "restore", "fill"]
@@ -319,7 +336,13 @@ class WorkspaceRecord:
     history: History = History()
     origin_tree: str = ""  # what the workspace began as: its base
     source_tree: str = ""  # what the source was when it was imported: the middle of a three-way apply
+    applied_tree: str = ""  # what was last applied to the source: the middle from then on
+    applied_git_tree: str = ""  # the same for what git obeys, which is applied only when it is asked for
     forked_from: str | None = None  # ID/N
+
+    def stands_on(self, waiting: Unsettled) -> bool:
+        """Whether what is below the upper is that safety snapshot, and nothing else."""
+        return (self.history.head, self.base, self.layers) == (waiting.number, waiting.base, waiting.layers)
 
     def to_bytes(self) -> bytes:
         return json.dumps({"format": FORMAT, **_fields(self)}, default=_fields).encode() + b"\n"

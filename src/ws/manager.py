@@ -256,11 +256,11 @@ class Manager:
 
         return look(self._home)
 
-    def drain_pool(self, image: str | None = None, *, progress: Progress | None = None) -> int:
-        """Remove the warm containers, of one image or all; how many there were."""
+    def drain_pool(self, image: str | None = None, *, dry_run: bool = False, progress: Progress | None = None) -> int:
+        """Remove the warm containers, of one image or all; how many there were. A `dry_run` only counts."""
         from ws.warming import drain
 
-        return drain(self._home, self.engine, image=image, progress=progress)
+        return drain(self._home, self.engine, image=image, dry_run=dry_run, progress=progress)
 
     # -- find ------------------------------------------------------------------------------------------------
 

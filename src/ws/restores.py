@@ -32,6 +32,7 @@ from ws.history import Target, find_number, find_target, turn
 from ws.layout import (
     History,
     Home,
+    Mark,
     Stack,
     Unsettled,
     WorkspaceRecord,
@@ -43,6 +44,7 @@ from ws.snapshots import publish, settle
 from ws.store.repository import Store
 
 MAX_UNSETTLED = 16
+SETTLED_AT_ONCE = 2  # of those that are too many: no restore pays for all that others put off
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,14 @@ class Restored:
     ended_processes: int
 
 
+def plan_undo(home: Home, store: Store, record: WorkspaceRecord) -> RestorePlan:
+    """What an undo would do; changes nothing. Raises SnapshotNotFound when nothing was restored."""
+    waiting = _find_undone(record)
+    if waiting is None:
+        return plan_restore(home, record, find_number(store, record, _undone(record)))
+    return RestorePlan(_before_last(waiting), _trusted_stack(home, waiting), keeps=not at_rest(home, record))
+
+
 def plan_restore(home: Home, record: WorkspaceRecord, target: Target) -> RestorePlan:
     """Pure: looks, and changes nothing."""
     return RestorePlan(target, _usable_stack(home, record, target), keeps=not at_rest(home, record))
@@ -83,8 +93,8 @@ def restore(home: Home, workspace_id: str, wanted: str | None, engine_for: Engin
     Raises SnapshotNotFound, SnapshotAmbiguous, RestoreFailed (nothing changed), Busy, WorkspaceNotFound.
     """
     with turn(home, workspace_id, "restore") as (record, store):
-        if wanted is not None and record.history.unsettled:
-            record = settle(home, store, record)  # the id may be that of a safety snapshot
+        # The id may be that of a safety snapshot.
+        record = _relieve(home, store, record) if wanted is None else settle(home, store, record)
         target = find_target(store, record, wanted)
         return _restore(home, store, record, target, ensure_stack(home, record, target), engine_for)
 
@@ -92,17 +102,43 @@ def restore(home: Home, workspace_id: str, wanted: str | None, engine_for: Engin
 def undo(home: Home, workspace_id: str, engine_for: EngineFor) -> Restored:
     """Take the last restore back; another undo takes that back. Raises SnapshotNotFound when there was none."""
     with turn(home, workspace_id, "restore") as (record, store):
-        number = record.history.undo
-        if number is None:
-            raise SnapshotNotFound(f"nothing of {record.name} was restored yet", hint="`ws restore` comes first")
-        for waiting in record.history.unsettled:
-            if waiting.number == number and all(layers.is_trusted(home, layer) for layer in waiting.layers):
-                target = Target(number, waiting.tree, "the state before the last restore")
-                stack = Stack(tree=waiting.tree, base=waiting.base, layers=waiting.layers)
+        record = _relieve(home, store, record)
+        number, waiting = _undone(record), _find_undone(record)
+        if waiting is not None:
+            if stack := _trusted_stack(home, waiting):
+                target = _before_last(waiting)
                 return _restore(home, store, record, target, stack, engine_for, unhashed=waiting.unhashed)
-        record = settle(home, store, record)
+            record = settle(home, store, record)
         target = find_number(store, record, number)
         return _restore(home, store, record, target, ensure_stack(home, record, target), engine_for)
+
+
+def _undone(record: WorkspaceRecord) -> int:
+    number = record.history.undo
+    if number is None:
+        raise SnapshotNotFound(f"nothing of {record.name} was restored yet", hint="`ws restore` comes first")
+    return number
+
+
+def _find_undone(record: WorkspaceRecord) -> Unsettled | None:
+    """What an undo restores, if git does not have it yet."""
+    return next((waiting for waiting in record.history.unsettled if waiting.number == record.history.undo), None)
+
+
+def _before_last(waiting: Unsettled) -> Target:
+    return Target(waiting.number, waiting.tree, "the state before the last restore")
+
+
+def _trusted_stack(home: Home, waiting: Unsettled) -> Stack | None:
+    if not all(layers.is_trusted(home, layer) for layer in waiting.layers):
+        return None
+    return Stack(tree=waiting.tree, base=waiting.base, layers=waiting.layers)
+
+
+def _relieve(home: Home, store: Store, record: WorkspaceRecord) -> WorkspaceRecord:
+    """Settle a few of the safety snapshots that restores put off, where they are many."""
+    many = len(record.history.unsettled) >= MAX_UNSETTLED
+    return settle(home, store, record, limit=SETTLED_AT_ONCE) if many else record
 
 
 def _restore(
@@ -115,8 +151,6 @@ def _restore(
     *,
     unhashed: int = 0,
 ) -> Restored:
-    if len(record.history.unsettled) >= MAX_UNSETTLED:
-        record = settle(home, store, record)
     upper = new_id()
     containers.create_upper(home, replace(record, base=stack.base, layers=stack.layers), upper)
     try:
@@ -132,7 +166,9 @@ def _restore(
                     layers=stack.layers,
                     tree=stack.tree,
                     upper=upper,
-                    history=replace(kept, head=target.number, undo=undo_to, unhashed=unhashed),
+                    history=replace(kept, head=target.number, undo=undo_to, unhashed=unhashed).marked(
+                        Mark("restore", target.number, time.time_ns())
+                    ),
                 )
                 _switch(home, record, switched, pid)
     except BaseException as error:
@@ -187,8 +223,10 @@ def ensure_stack(home: Home, record: WorkspaceRecord, target: Target) -> Stack:
 
 
 def at_rest(home: Home, record: WorkspaceRecord) -> bool:
-    """Whether the workspace is exactly what its head is."""
-    return record.engine != "none" and record.history.unhashed == 0 and sealing.untouched(home, record)
+    """Whether the workspace is exactly what its head is, which may be a safety snapshot that is not settled."""
+    if record.engine == "none" or not sealing.untouched(home, record):
+        return False
+    return record.history.unhashed == 0 or any(map(record.stands_on, record.history.unsettled))
 
 
 def _usable_stack(home: Home, record: WorkspaceRecord, target: Target) -> Stack | None:

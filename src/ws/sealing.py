@@ -106,9 +106,9 @@ def seal(home: Home, record: WorkspaceRecord, below: WorkspaceRecord) -> Workspa
 
 
 @contextlib.contextmanager
-def exclusive(home: Home, workspace_id: str) -> Iterator[WorkspaceRecord]:
+def exclusive(home: Home, workspace_id: str, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[WorkspaceRecord]:
     """The workspace's lock, exclusively, and the record as it is under it. Raises Busy, NotFound."""
-    with durable.locked(home.lock(workspace_id), timeout_s=LOCK_TIMEOUT_S, what=f"workspace {workspace_id}"):
+    with durable.locked(home.lock(workspace_id), timeout_s=timeout_s, what=f"workspace {workspace_id}"):
         record = read_record(home, workspace_id)
         if record is None:
             raise WorkspaceNotFound(f"workspace {workspace_id} is gone")

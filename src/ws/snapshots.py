@@ -120,13 +120,12 @@ def settled_turn(home: Home, workspace_id: str, operation: Operation) -> Iterato
         yield settle(home, store, record), store
 
 
-def settle(home: Home, store: Store, record: WorkspaceRecord) -> WorkspaceRecord:
-    """Bring the safety snapshots that restores left as layers into git, in order.
+def settle(home: Home, store: Store, record: WorkspaceRecord, *, limit: int | None = None) -> WorkspaceRecord:
+    """Bring the safety snapshots that restores left as layers into git, in order; the oldest ones, with a `limit`.
 
     Commit point of each: its reference; the record follows, and a crash in between publishes the same commit again.
     """
-    while record.history.unsettled:
-        waiting, *later = record.history.unsettled
+    for waiting in record.history.unsettled[:limit]:
         then = replace(
             record,
             base=waiting.base,
@@ -142,7 +141,10 @@ def settle(home: Home, store: Store, record: WorkspaceRecord) -> WorkspaceRecord
             )  # fmt: skip
         stack = Stack(tree=captured.tree, base=waiting.base, layers=waiting.layers)
         remember_stack(home, record.id, waiting.number, stack)
-        record = replace(record, history=replace(record.history, unsettled=tuple(later)))
+        history = replace(record.history, unsettled=record.history.unsettled[1:])
+        if record.stands_on(waiting):  # its layers are hashed now, and they are the workspace's own
+            record, history = replace(record, tree=captured.tree), replace(history, unhashed=0)
+        record = replace(record, history=history)
         write_record(home, record, sync=False)
     return record
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ws.bundles import ExportedBundle
     from ws.comparing import Diff
     from ws.exporting import ExportedDirectory, ExportedPatch
-    from ws.history import Snapshot
+    from ws.history import Origin, Snapshot
     from ws.restores import Restored, RestorePlan
 
 Progress = Callable[[str, int, int], None]
@@ -65,6 +65,17 @@ class Timeline(ABC):
         with Store(self._home.store) as store:
             return read_history(self._home, store, self.id)
 
+    def origin(self) -> Origin | None:
+        """Which workspace and which of its snapshots this one was forked from, if it was."""
+        from ws.history import find_origin
+        from ws.store.repository import Store
+
+        forked_from = self.record().forked_from
+        if forked_from is None:
+            return None
+        with Store(self._home.store) as store:
+            return find_origin(self._home, store, forked_from)
+
     def restore(self, snapshot: Snapshot | str | None = None) -> Restored:
         """The whole workspace as it was at a snapshot, by default the newest; its processes are ended.
 
@@ -93,6 +104,14 @@ class Timeline(ABC):
         with Store(self._home.store) as store:
             return plan_restore(self._home, record, find_target(store, record, snapshot))
 
+    def plan_undo(self) -> RestorePlan:
+        """What an undo would do. Raises SnapshotNotFound when nothing was restored."""
+        from ws.restores import plan_undo
+        from ws.store.repository import Store
+
+        with Store(self._home.store) as store:
+            return plan_undo(self._home, store, self.record())
+
     @contextlib.contextmanager
     def transaction(self, message: str = "transaction") -> Iterator[Snapshot]:
         """Snapshot first; an exception that leaves the block restores it, and goes on."""
@@ -113,29 +132,41 @@ class Timeline(ABC):
         return compare(self._home, self.record(), self._own(before), self._own(after))
 
     def apply(
-        self, to: str | os.PathLike[str] | None = None, *, dry_run: bool = False, progress: Progress | None = None
+        self,
+        to: str | os.PathLike[str] | None = None,
+        *,
+        with_git_config: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
     ) -> ApplyResult:
         """Bring the changes back to the source directory, or to another one, three-way, all of them or none.
 
+        What git would run or obey there, as hooks and configuration, comes only `with_git_config`.
         Raises ApplyConflict (listing all), ApplyFailed, SourceChanged; then nothing there was changed. Commit point:
         the renames, one a path.
         """
         from ws.applying import apply
 
         where = os.fspath(to) if to is not None else None
-        return apply(self._home, self.id, where, dry_run=dry_run, progress=progress)
+        return apply(self._home, self.id, where, with_git_config=with_git_config, dry_run=dry_run, progress=progress)
 
-    def export_patch(self) -> ExportedPatch:
-        """What changed since the import, in words that `git apply` takes; names what git has no words for."""
+    def export_patch(self, *, with_git_config: bool = False) -> ExportedPatch:
+        """What changed since the import, in words that `git apply` takes; names what is not in it."""
         from ws.exporting import export_patch
 
-        return export_patch(self._home, self.id)
+        return export_patch(self._home, self.id, with_git_config=with_git_config)
 
-    def export_dir(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> ExportedDirectory:
-        """Write everything into a new directory that belongs to the caller. Commit point: its rename."""
+    def export_dir(
+        self, path: str | os.PathLike[str], *, with_git_config: bool = False, progress: Progress | None = None
+    ) -> ExportedDirectory:
+        """Write everything into a new directory that belongs to the caller. Commit point: its rename.
+
+        What git would run or obey is as it was imported, and otherwise there only `with_git_config`.
+        """
         from ws.exporting import export_directory
 
-        return export_directory(self._home, self.id, os.fspath(path), progress=progress)
+        where = os.fspath(path)
+        return export_directory(self._home, self.id, where, with_git_config=with_git_config, progress=progress)
 
     def export_bundle(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> ExportedBundle:
         """Write the workspace and all its snapshots into a new file, for `Manager.import_bundle` elsewhere."""

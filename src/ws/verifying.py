@@ -109,8 +109,9 @@ def _trees_of(home: Home, store: Store, record: WorkspaceRecord) -> tuple[list[_
         problems.append(f"{published + 1 - len(ids)} snapshots are missing")
     known = {tree.tree for tree in trees}
     waiting = [one.tree for one in record.history.unsettled]
-    for tree in (record.tree, record.origin_tree, record.source_tree, *waiting):
-        if tree not in known:
+    applied = (record.applied_tree, record.applied_git_tree)
+    for tree in (record.tree, record.origin_tree, record.source_tree, *applied, *waiting):
+        if tree and tree not in known:
             trees.append(_Tree(tree, record.name, record.id))
             known.add(tree)
     return trees, problems

@@ -153,14 +153,23 @@ def look(home: Home) -> list[PoolInfo]:
     return infos
 
 
-def drain(home: Home, engine_for: EngineFor, *, image: str | None = None, progress: Progress | None = None) -> int:
+def drain(
+    home: Home,
+    engine_for: EngineFor,
+    *,
+    image: str | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> int:
     """Remove the containers that wait, of one image or all; how many. Those that are being taken are left.
 
-    Raises what the engine raises; what was not removed by then waits on.
+    A `dry_run` only counts. Raises what the engine raises; what was not removed by then waits on.
     """
     known = (read_configuration(home, name) for name in configuration_keys(home))
     meant = [each[0] for each in known if each is not None and image in (None, each[1], each[0].image_id)]
     chosen = [(configuration, key) for configuration in meant for key in waiting_keys(home, configuration.key)]
+    if dry_run:
+        return len(chosen)
     removed = 0
     for number, (configuration, key) in enumerate(chosen):
         if progress:

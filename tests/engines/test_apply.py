@@ -113,6 +113,14 @@ def test_another_directory_can_be_the_target(stage: Stage, box: Workspace, proje
     assert (other / "src" / "main.py").read_text() == "one\ntwo\n"
     assert (project / "src" / "main.py").read_text() == "one\n"
     assert [change.path for change in box.apply().changes] == [b"src/main.py"]  # the source is still to come
+    assert box.apply().changes == ()
+    # What the source has by now is still to come elsewhere, in a directory and in a patch.
+    third = tmp_path / "third"
+    subprocess.run(["cp", "-a", other, third], check=True)
+    (third / "src" / "main.py").write_text("one\n")
+    assert stage.run("apply", "box", "--to", str(third)).stdout == b"M\tsrc/main.py\n"
+    assert (third / "src" / "main.py").read_text() == "one\ntwo\n"
+    assert b"+two\n" in stage.run("export", "box", "--patch").stdout
     refused = stage.run("apply", "box", "--to", str(tmp_path / "nowhere"))
     assert refused.returncode == 2
 
@@ -164,3 +172,30 @@ def test_a_fork_applies_what_it_inherited_too(box: Workspace, project: Path) -> 
         assert box.apply().changes == ()
     finally:
         fork.remove()
+
+
+def test_what_git_would_run_stays_until_it_is_asked_for(
+    stage: Stage, box: Workspace, project: Path, tmp_path: Path
+) -> None:
+    wire = tmp_path / "wire"
+    sh(
+        box,
+        f"echo two >> src/main.py; git config core.fsmonitor 'touch {wire}; false';"
+        f" printf '#!/bin/sh\\ntouch {wire}\\n' > .git/hooks/post-index-change; chmod +x .git/hooks/post-index-change",
+    )
+    done = stage.run("apply", "box")
+    assert (done.returncode, done.stdout) == (0, b"M\tsrc/main.py\n")
+    assert done.stderr.decode().splitlines() == [
+        "note: left out, git would run or obey it: .git/config",
+        "note: left out, git would run or obey it: .git/hooks/post-index-change",
+        "note: look at it, and bring it with --with-git-config if you trust it",
+    ]
+    subprocess.run(["git", "add", "--all"], cwd=project, check=True)
+    assert not wire.exists()
+    # It is still told of, and still to be had, though all else has come already.
+    assert stage.data("apply", "box", "--dry-run")["withheld"] == [".git/config", ".git/hooks/post-index-change"]
+    assert stage.run("apply", "box", "--with-git-config").stdout == b"M\t.git/config\nA\t.git/hooks/post-index-change\n"
+    subprocess.run(["git", "status"], cwd=project, check=True, capture_output=True)
+    assert wire.exists()
+    sh(box, "git config user.name agent")
+    assert stage.run("apply", "box", "--with-git-config").stdout == b"M\t.git/config\n"

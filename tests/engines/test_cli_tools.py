@@ -177,6 +177,15 @@ class TestEventsAndTrash:
         assert stage.run("exec", "box", "--", "cat", "saved.txt").stdout == b"keep me\n"
         tool(stage, "delete", path="saved.txt")
         assert stage.run("trash", "box", "purge").returncode == 2
+        told = stage.run("trash", "box", "purge", "--older-than", "0", "--dry-run")
+        assert told.stdout.decode().splitlines()[1].split()[-1] == "saved.txt"
+        assert told.stderr == b"nothing was removed: --dry-run\n"
+        (entry,) = stage.data("trash", "box", "purge", "--older-than", "0", "--dry-run")["entries"]
+        assert stage.data("trash", "box", "purge", entry["name"], "--dry-run")["entries"] == [entry]
+        assert stage.data("trash", "box", "purge", "--older-than", "1", "--dry-run")["entries"] == []
+        assert stage.run("trash", "box", "purge", "no/such", "--dry-run").returncode == 3
+        assert stage.run("trash", "box", "--dry-run").returncode == 2
+        assert stage.data("trash", "box")["data"]["total"] == 1
         assert stage.run("trash", "box", "purge", "--older-than", "0").returncode == 0
         assert stage.data("trash", "box")["data"]["total"] == 0
         assert stage.run("trash", "box", "restore", "no/such").returncode == 3

@@ -110,6 +110,34 @@ def test_a_directory_is_all_of_it_and_belongs_to_the_caller(stage: Stage, box: W
     assert sorted(os.listdir(tmp_path)) == ["home", "project", "result"]
 
 
+def test_what_git_would_run_is_in_no_directory_and_no_patch(
+    stage: Stage, box: Workspace, project: Path, tmp_path: Path
+) -> None:
+    hook = "printf '#!/bin/sh\\n' > .git/hooks/pre-commit"
+    sh(box, f"git config core.fsmonitor true; {hook}; ln .git/hooks/pre-commit hard; git init -q --bare trap")
+    result = tmp_path / "result"
+    done = stage.run("export", "box", "--dir", str(result))
+    assert b"left out, git would run or obey it: .git/hooks/pre-commit\n" in done.stderr
+    assert (result / ".git" / "config").read_bytes() == (project / ".git" / "config").read_bytes()
+    assert not (result / ".git" / "hooks" / "pre-commit").exists()
+    assert (result / "hard").read_text() == "#!/bin/sh\n"
+    assert (result / "trap" / "objects").is_dir()
+    assert not (result / "trap" / "HEAD").exists()
+    patch = stage.data("export", "box", "--patch")
+    assert {".git/config", "trap/config", "trap/HEAD"} <= set(patch["withheld"])
+    assert "trap/description" in patch["patch"]
+    assert "trap/config" not in patch["patch"]
+    everything = stage.data("export", "box", "--dir", str(tmp_path / "all"), "--with-git-config")
+    assert everything["withheld"] == []
+    assert os.path.samefile(tmp_path / "all" / ".git" / "hooks" / "pre-commit", tmp_path / "all" / "hard")
+    # Of a bundle nobody knows who configured it.
+    box.export_bundle(tmp_path / "box.bundle")
+    assert stage.run("import", str(tmp_path / "box.bundle"), "--name", "again").returncode == 0
+    told = stage.data("export", "again", "--dir", str(tmp_path / "again"))
+    assert ".git/config" in told["withheld"]
+    assert not (tmp_path / "again" / ".git" / "config").exists()
+
+
 def test_a_bundle_is_the_same_workspace_elsewhere(
     stage: Stage, box: Workspace, session_home: str, tmp_path: Path
 ) -> None:

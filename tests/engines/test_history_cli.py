@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -78,8 +80,15 @@ def test_damage_and_rescue(stage: Stage, box: str) -> None:
     assert sh(stage, box, LOOK) == before
     assert said(stage, "undo", box) == ""
     assert sh(stage, box, "cat new") == "broken\n"
+    plan = stage.run("undo", box, "--dry-run")
+    assert plan.stdout.decode().splitlines()[-1] == "switch /workspace to green"
+    assert plan.stderr == b"nothing was restored: --dry-run\n"
+    assert sh(stage, box, "cat new") == "broken\n"
     undone = stage.data("undo", box)
     assert undone["target"]["name"] == "green"
+    assert undone["safety"] is None, "nothing had changed since the last undo"
+    told = stage.data("undo", box, "--dry-run")
+    assert (told["target"]["name"], told["dry_run"]) == ("the state before the last restore", True)
     assert sh(stage, box, LOOK) == before
     assert said(stage, "diff", box) == ""
 
@@ -96,17 +105,42 @@ def test_the_log_tells_restores_and_forks(stage: Stage, box: str) -> None:
 
     header, *lines = said(stage, "log", box).splitlines()
     assert header.split() == ["AGE", "ID", "TAG", "FILES", "SIZE", "NOTES", "MESSAGE"]
-    assert lines[0].endswith("then v1 was restored   before restoring v1")
+    assert re.search(r"then v1 was restored +before restoring v1$", lines[0])
     assert lines[1].split()[1:4] == [first, "v1", "1"]
-    assert lines[1].endswith("here, forked as other  first")
+    assert re.search(r" here, restored \d+s ago, forked as other  first$", lines[1])
     assert f"base: {stage.data('show', box)['source']}" in lines[2]
     document = stage.data("log", box)
     assert [entry["kind"] for entry in document] == ["safety", "snapshot", "base"]
     assert [entry["head"] for entry in document] == [False, True, False]
     assert document[1]["forks"] == ["other"]
+    # The fork says itself where it came from, and is told of when it is gone.
+    log = stage.run("log", "other")
+    assert (log.stdout, log.stderr) == (b"", b"other has no snapshots yet; forked from box at v1\n")
+    assert "forked from  box at v1" in said(stage, "show", "other")
+    assert stage.data("show", "other")["origin"] == {"workspace": "box", "snapshot": "v1"}
+    said(stage, "snapshot", "other")
+    assert "forked from box at v1" in said(stage, "log", "other").splitlines()[2]
+    assert stage.data("log", "other")[1]["forked_from"] == {"workspace": "box", "snapshot": "v1"}
+    said(stage, "rm", "other")
+    assert stage.data("log", box)[1]["forks"] == ["other"]
     sh(stage, box, "echo four > four")
     said(stage, "snapshot", box)
     assert "grew from v1" in said(stage, "log", box).splitlines()[1]
+
+
+def test_the_log_tells_every_restore_also_where_nothing_had_changed(stage: Stage, box: str) -> None:
+    sh(stage, box, "echo two > two")
+    said(stage, "snapshot", box, "--tag", "green")
+    assert stage.run("restore", box, "base").returncode == 0
+    for words in (["restore", box, "green"], ["undo", box], ["undo", box]):
+        assert stage.data(*words)["safety"] is None
+    newest, oldest = stage.data("log", box)
+    assert (newest["kind"], oldest["kind"]) == ("snapshot", "base")
+    assert (len(newest["restores"]), len(oldest["restores"])) == (2, 2)
+    assert sorted(oldest["restores"] + newest["restores"])[-1] == newest["restores"][-1]
+    first, last = said(stage, "log", box).splitlines()[1:]
+    assert re.search(r" here, restored \d+s ago \(2 times\) ", first)
+    assert re.search(r" restored \d+s ago \(2 times\) ", last)
 
 
 def test_a_diff_is_text_statistic_letters_or_json(stage: Stage, box: str) -> None:
@@ -131,13 +165,16 @@ def test_a_diff_is_text_statistic_letters_or_json(stage: Stage, box: str) -> Non
     assert stage.run("diff", box, "--stat", "--name-status").returncode == 2
 
 
-def test_on_a_terminal_a_diff_has_colours_and_nothing_that_a_file_holds_reaches_it(stage: Stage, box: str) -> None:
+def test_on_a_terminal_a_diff_has_colours_and_nothing_that_a_file_holds_reaches_it(
+    stage: Stage, box: str, tmp_path: Path
+) -> None:
     sh(stage, box, r"printf 'x\033]0;pwned\007\ty\n' > src/main.py")
 
     def seen(**env: str) -> str:
         main, side = pty.openpty()
         words = [sys.executable, "-m", "ws", "diff", box]
-        environment = {**stage.env, "TERM": "xterm", **env}
+        ours = {key: value for key, value in stage.env.items() if key != "PAGER"}
+        environment = {**ours, "TERM": "xterm", **env}
         running = subprocess.Popen(words, env=environment, stdin=side, stdout=side, stderr=subprocess.DEVNULL)
         os.close(side)
         data = b""
@@ -156,6 +193,15 @@ def test_on_a_terminal_a_diff_has_colours_and_nothing_that_a_file_holds_reaches_
     assert "\x1b]0;" not in coloured
     assert "\x1b" not in seen(PAGER="cat", NO_COLOR="1")
     assert "paged: +x" in seen(PAGER="sed 's/^/paged: /'", NO_COLOR="1")
+    # Without a pager that runs it is shown all the same.
+    assert "+x" in seen(PAGER="no-such-pager", NO_COLOR="1")
+    assert "+x" in seen(PAGER="/etc/passwd", NO_COLOR="1")
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    for program in ("podman", "docker"):  # and no less
+        if found := shutil.which(program):
+            (bare / program).symlink_to(found)
+    assert "+x" in seen(PATH=str(bare), NO_COLOR="1")
 
 
 def test_a_command_that_fails_is_rolled_back_and_one_that_does_not_is_kept(stage: Stage, box: str) -> None:
@@ -214,9 +260,11 @@ def test_sockets_are_named_and_left_out(stage: Stage, box: str) -> None:
 
 def test_completion_knows_tags_and_ids(stage: Stage, box: str) -> None:
     taken = said(stage, "snapshot", box, "--tag", "green").strip()
-    env = {**stage.env, "_WS_COMPLETE": "bash_complete", "COMP_WORDS": f"ws restore {box} ", "COMP_CWORD": "3"}
-    done = subprocess.run([sys.executable, "-m", "ws"], env=env, capture_output=True, text=True, check=True)
-    assert {"plain,base", "plain,green", f"plain,{taken}"} <= set(done.stdout.splitlines())
+    for line in (f"ws restore {box} ", f"ws fork {box} --at "):
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        env = {**stage.env, "_WS_COMPLETE": "bash_complete", **words}
+        done = subprocess.run([sys.executable, "-m", "ws"], env=env, capture_output=True, text=True, check=True)
+        assert {"plain,base", "plain,green", f"plain,{taken}"} <= set(done.stdout.splitlines())
 
 
 def test_what_is_kept_is_verified_and_damage_is_named_with_what_it_touches(stage: Stage, box: str) -> None:

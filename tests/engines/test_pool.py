@@ -226,7 +226,9 @@ def test_the_command_line_fills_lists_uses_and_drains(manager: Manager, project:
     assert [info["name"] for info in many] == ["n-1", "n-2", "n-3"]
     assert sorted(info["warm"] for info in many) == [False, True, True]
     assert stage.data("pool", "fill", "--like", listed["key"], "--size", "1") == {"made": 1}
-    assert stage.data("pool", "drain") == {"removed": 1}
+    told = stage.run("pool", "drain", "--dry-run")
+    assert (told.stdout, told.stderr) == (b"1\n", b"nothing was removed: --dry-run\n")
+    assert stage.data("pool", "drain") == {"removed": 1, "dry_run": False}
     assert stage.data("pool", "ls") == []
 
 

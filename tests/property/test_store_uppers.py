@@ -344,7 +344,7 @@ def test_limits_fail_the_snapshot_whole_and_name_the_file(workspace: tuple[Path,
     (top / "mnt/d/large").write_bytes(b"x" * 5000)
     with store.writing() as writer, pytest.raises(LimitExceeded, match="d/large"):
         scan_upper(store, writer, base.tree, str(top / "upper"), ids=IDS, max_file_bytes=4999)
-    with store.writing() as writer, pytest.raises(LimitExceeded, match="d"):
+    with store.writing() as writer, pytest.raises(LimitExceeded, match="d/large with 5000"):
         scan_upper(store, writer, base.tree, str(top / "upper"), ids=IDS, max_total_bytes=4999)
     with store.writing() as writer:
         scan_upper(store, writer, base.tree, str(top / "upper"), ids=IDS, max_file_bytes=5000, max_total_bytes=5000)

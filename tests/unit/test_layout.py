@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,12 @@ import pytest
 
 from ws.errors import StateError, StateUnusable
 from ws.layout import (
+    MAX_MARKS,
     ContainerRecord,
+    History,
     Ids,
     Intent,
+    Mark,
     Options,
     WorkspaceRecord,
     boot_id,
@@ -46,6 +50,23 @@ def test_a_record_comes_back_equal(tmp_path: Path) -> None:
     for record in (RECORD, replace(RECORD, container=None, layers=(), expires_at=3.0)):
         write_record(home, record)
         assert read_record(home, record.id) == record
+
+
+def test_a_record_from_before_it_had_all_its_fields_is_read() -> None:
+    fields = json.loads(RECORD.to_bytes())
+    for name in ("applied_tree", "applied_git_tree"):
+        del fields[name]
+    del fields["history"]["marks"]
+    assert WorkspaceRecord.from_bytes(json.dumps(fields).encode()) == RECORD
+
+
+def test_of_marks_the_last_ones_are_kept() -> None:
+    history = History()
+    for number in range(MAX_MARKS + 3):
+        history = history.marked(Mark("restore", number, made_ns=number))
+    assert [mark.number for mark in history.marks] == list(range(3, MAX_MARKS + 3))
+    record = replace(RECORD, history=history)
+    assert WorkspaceRecord.from_bytes(record.to_bytes()) == record
 
 
 @pytest.mark.parametrize(

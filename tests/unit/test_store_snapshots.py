@@ -13,7 +13,7 @@ import pytest
 
 from tree_picture import Directory, File, Link, build, picture
 from ws import bases, durable
-from ws.errors import Busy, InvalidName, SnapshotAmbiguous, SnapshotNotFound, StoreDamaged, TagExists
+from ws.errors import Busy, InvalidName, LimitExceeded, SnapshotAmbiguous, SnapshotNotFound, StoreDamaged, TagExists
 from ws.layout import Home, Ids, open_home
 from ws.store import commits, gc
 from ws.store.checkout import materialise
@@ -121,11 +121,14 @@ def test_a_user_finds_snapshots_by_id_prefix_tag_and_age(store: Store, project: 
     for snapshot in taken:
         assert commits.find_snapshot(store, "w1", snapshot.id) == snapshot
         assert commits.find_snapshot(store, "w1", snapshot.id[:12]) == snapshot
+        others = [one.id for one in taken if one != snapshot]
+        shortest = next(n for n in range(1, 41) if not any(other.startswith(snapshot.id[:n]) for other in others))
+        assert commits.find_snapshot(store, "w1", snapshot.id[:shortest]) == snapshot
     assert commits.find_snapshot(store, "w1", "t3") == taken[3]
     assert commits.find_snapshot(store, "w1", "~0") == taken[-1]
     assert commits.find_snapshot(store, "w1", "~5") == taken[0]
     assert commits.find_snapshot(store, "w1", "base") == taken[0]
-    for missing in ("~6", "t2", "zzz", "deadbeef", "", "~", "../../etc", taken[0].id[:3], "a b"):
+    for missing in ("~6", "t2", "zzz", "deadbeef", "", "~", "../../etc", "a b"):
         with pytest.raises(SnapshotNotFound):
             commits.find_snapshot(store, "w1", missing)
     with pytest.raises(SnapshotNotFound):
@@ -141,8 +144,9 @@ def test_a_prefix_of_several_is_ambiguous(store: Store, project: Path) -> None:
         seen[snapshot.id[:4]] = snapshot.id
     else:
         pytest.fail("no two ids began alike")
-    with pytest.raises(SnapshotAmbiguous):
-        commits.find_snapshot(store, "w1", snapshot.id[:4])
+    for length in (4, 1):
+        with pytest.raises(SnapshotAmbiguous):
+            commits.find_snapshot(store, "w1", snapshot.id[:length])
 
 
 def take_empty(store: Store) -> Snapshot:
@@ -446,3 +450,9 @@ def test_a_host_directory_is_scanned_at_one_instant_and_again_for_one_look_a_fil
         changed = scan_directory(store, writer, str(project), cache=cache)
         writer.finish()
     assert [c.path for c in diff_trees(store, first.tree.hex(), changed.tree.hex())] == [b"a"]
+
+
+def test_a_limit_on_all_of_a_directory_names_the_file_that_is_too_much(store: Store, project: Path) -> None:
+    (project / "sub/large").write_bytes(b"x" * 5000)
+    with store.writing() as writer, pytest.raises(LimitExceeded, match="sub/large with 5000"):
+        scan_directory(store, writer, str(project), max_total_bytes=4000)

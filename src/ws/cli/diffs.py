@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ws.store.diffs import Change
     from ws.store.trees import File
 
+_NOT_RUN = (126, 127)  # what a shell says of a command that it cannot run, or find
 _KINDS = {"d": "directory", "f": "file", "c": "file", "l": "symlink", "p": "fifo"}
 
 
@@ -59,7 +61,7 @@ def diff_verb(
     if as_json:
         print_json(_facts(found, stat=stat))
     elif sys.stdout.isatty():
-        _show(_lines(found, stat=stat, name_status=name_status))
+        _show(lambda: _lines(found, stat=stat, name_status=name_status))
     elif stat or name_status:
         sys.stdout.write(found.stat() if stat else found.name_status())
     else:
@@ -91,13 +93,16 @@ def _coloured(line: str, *, inside: bool) -> str:
     return paint(line, colour, sys.stdout) if colour else line
 
 
-def _show(lines: Iterable[str]) -> None:
-    """Through a pager, which ends by itself when everything fits; plainly when there is none."""
-    command = os.environ.get("PAGER", "less -R")
-    if not command or command == "cat":
-        for line in lines:
+def _show(lines: Callable[[], Iterator[str]]) -> None:
+    """Through a pager, which ends by itself when everything fits; plainly when there is none, or it cannot be run."""
+    command = os.environ.get("PAGER", "less -R" if shutil.which("less") else "")
+    if command in ("", "cat") or _page(command, lines()) in _NOT_RUN:
+        for line in lines():
             print(line)
-        return
+
+
+def _page(command: str, lines: Iterator[str]) -> int:
+    """Hand the lines to a pager; its status, which may be the shell's word that there is no such command."""
     env = {"LESS": "FRX", **os.environ}
     pager = subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.PIPE, env=env)
     assert pager.stdin is not None
@@ -110,10 +115,11 @@ def _show(lines: Iterable[str]) -> None:
     finally:
         while True:
             try:
-                pager.wait()
+                status = pager.wait()
                 break
             except KeyboardInterrupt:
                 continue  # Ctrl-C is the pager's to answer
+    return status
 
 
 def change_facts(change: Change) -> dict[str, Any]:

@@ -226,7 +226,9 @@ def complete_snapshots(ctx: click.Context, _param: click.Parameter, incomplete: 
     from ws.store.repository import Store
 
     home = Home(default_home())
-    workspace_id = resolve_name(home, str(ctx.params.get("name") or ""))
+    # While the value of an option is typed, click has not come to the arguments: they lie there as they were written.
+    words = [ctx.params.get("name"), *ctx.args]
+    workspace_id = next((known for word in words if word and (known := resolve_name(home, str(word)))), None)
     found = ["base"]
     if workspace_id and os.path.exists(os.path.join(home.store, "HEAD")):
         prefix = f"refs/workspaces/{workspace_id}/"

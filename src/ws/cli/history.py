@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,9 @@ from ws.cli.render import ProgressBar, print_json, print_table
 from ws.cli.text import age, escape, say, size
 
 if TYPE_CHECKING:
-    from ws.history import Snapshot
-    from ws.restores import Restored
+    from ws.history import Origin, Snapshot, Target
+    from ws.layout import History
+    from ws.restores import Restored, RestorePlan
 
 _NO_SNAPSHOT = {"3": "no such workspace or snapshot"}
 
@@ -97,29 +100,23 @@ def snapshot_verb(
 def log_verb(name: str, *, as_json: bool) -> None:
     """List the snapshots of a workspace, newest first.
 
-    FILES and SIZE are what changed since the snapshot before. The notes say where the workspace stands (here), which
-    snapshot was restored right after one, which one it grew from when that is not the one before it, and which
-    workspaces were forked from it.
+    FILES and SIZE are what changed since the snapshot before. The notes say where the workspace stands (here), when a
+    snapshot was restored, which one was restored right after it, which one it grew from when that is not the one before
+    it, which workspaces were forked from it, and what the workspace itself was forked from.
     """
     # What restores kept is brought into git first (docs/decisions/0006), which may take a while.
     with session.manager() as manager, session.named(manager.home, name), ProgressBar("reading"):
         workspace = manager.open(name)
-        found, head = workspace.snapshots(), workspace.record().history.head
-        forks: dict[int, list[str]] = {}
+        line = _Line(workspace.snapshots(), workspace.record().history, workspace.origin())
         for info in manager.list():
             parent, _, number = (info.forked_from or "").partition("/")
             if parent == workspace.id:
-                forks.setdefault(int(number), []).append(info.name)
+                line.add_fork(int(number), info.name)
     if as_json:
-        print_json(
-            [
-                {**snapshot_facts(one), "head": one.number == head, "forks": forks.get(one.number, [])}
-                for one in reversed(found)
-            ]
-        )
+        print_json([line.facts(one) for one in reversed(line.snapshots)])
         return
-    if not found:
-        say(f"{escape(name)} has no snapshots yet")
+    if not line.snapshots:
+        say("; ".join([f"{escape(name)} has no snapshots yet", *map(escape, line.told_of_base())]))
         return
     now = time.time()
     print_table(
@@ -131,25 +128,69 @@ def log_verb(name: str, *, as_json: bool) -> None:
                 one.tag or "-",
                 str(one.paths_changed),
                 size(one.size_bytes),
-                ", ".join(_notes(one, found, head, forks.get(one.number, []))) or "-",
+                ", ".join(line.notes(one)) or "-",
                 one.message.partition("\n")[0] or "-",
             ]
-            for one in reversed(found)
+            for one in reversed(line.snapshots)
         ],
         colour=lambda column, _cell: "yellow" if column == 1 else None,
     )
 
 
-def _notes(one: Snapshot, found: list[Snapshot], head: int, forks: list[str]) -> list[str]:
-    def named(number: int) -> str:
-        return found[number].tag or found[number].id if number < len(found) else str(number)
+class _Line:
+    """The snapshots of a workspace, and what is known of each of them beside itself."""
 
-    notes = ["here"] if one.number == head else []
-    if one.parent is not None and one.parent != one.number - 1:
-        notes.append(f"grew from {named(one.parent)}")
-    if one.restored is not None:
-        notes.append(f"then {named(one.restored)} was restored")
-    return [*notes, *(f"forked as {fork}" for fork in forks)]
+    def __init__(self, snapshots: list[Snapshot], history: History, origin: Origin | None) -> None:
+        self.snapshots = snapshots
+        self._head = history.head
+        self._origin = origin
+        self._restores: dict[int, list[float]] = {}
+        self._forks: dict[int, list[str]] = {}
+        for mark in history.marks:
+            if mark.kind == "restore":
+                self._restores.setdefault(mark.number, []).append(mark.made_ns / 1e9)
+            else:
+                self.add_fork(mark.number, mark.name)
+
+    def add_fork(self, number: int, name: str) -> None:
+        names = self._forks.setdefault(number, [])
+        if name not in names:
+            names.append(name)
+
+    def facts(self, one: Snapshot) -> dict[str, Any]:
+        return {
+            **snapshot_facts(one),
+            "head": one.number == self._head,
+            "restores": [_iso(when) for when in self._restores.get(one.number, [])],
+            "forks": self._forks.get(one.number, []),
+            "forked_from": dataclasses.asdict(self._origin) if self._origin and one.number == 0 else None,
+        }
+
+    def notes(self, one: Snapshot) -> list[str]:
+        notes = ["here"] if one.number == self._head else []
+        notes += self.told_of_base() if one.number == 0 else self._told(one.number)
+        if one.parent is not None and one.parent != one.number - 1:
+            notes.append(f"grew from {self._named(one.parent)}")
+        if one.restored is not None:
+            notes.append(f"then {self._named(one.restored)} was restored")
+        return notes
+
+    def told_of_base(self) -> list[str]:
+        return [*([f"forked from {self._origin}"] if self._origin else []), *self._told(0)]
+
+    def _told(self, number: int) -> list[str]:
+        times = self._restores.get(number, [])
+        often = f" ({len(times)} times)" if len(times) > 1 else ""
+        restored = [f"restored {age(time.time() - times[-1])} ago{often}"] if times else []
+        return [*restored, *(f"forked as {fork}" for fork in self._forks.get(number, []))]
+
+    def _named(self, number: int) -> str:
+        known = self.snapshots[number] if number < len(self.snapshots) else None
+        return known.tag or known.id if known else str(number)
+
+
+def _iso(when: float) -> str:
+    return datetime.datetime.fromtimestamp(when, datetime.UTC).isoformat()
 
 
 @click.command(
@@ -176,14 +217,7 @@ def restore_verb(name: str, snapshot: str | None, *, dry_run: bool, as_json: boo
     """
     workspace = session.open_named(name)
     if dry_run:
-        plan = workspace.plan_restore(snapshot)
-        if as_json:
-            facts = {"name": plan.target.name, "number": plan.target.number, "commit": plan.target.commit}
-            print_json({"target": facts, "plan": plan.describe(), "dry_run": True})
-        else:
-            for line in plan.describe():
-                print(escape(line))
-            say("nothing was restored: --dry-run")
+        _tell_plan(workspace.plan_restore(snapshot), as_json=as_json)
         return
     with ProgressBar("restoring"):
         done = workspace.restore(snapshot)
@@ -197,26 +231,44 @@ def restore_verb(name: str, snapshot: str | None, *, dry_run: bool, as_json: boo
     own_statuses={"3": "no such workspace, or nothing to undo", "8": "nothing was restored; it is as it was"},
     examples=[
         ("ws undo demo", "take the last restore back; once more, and it is restored again"),
+        ("ws undo demo --dry-run", "say what would be done"),
     ],
 )
 @name_argument
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @json_option
-def undo_verb(name: str, *, as_json: bool) -> None:
+def undo_verb(name: str, *, dry_run: bool, as_json: bool) -> None:
     """Take the last restore of a workspace back.
 
     It is a restore itself, to the state before the last one, and can be undone in the same way.
     """
     workspace = session.open_named(name)
+    if dry_run:
+        _tell_plan(workspace.plan_undo(), as_json=as_json)
+        return
     with ProgressBar("restoring"):
         done = workspace.undo()
     _tell(name, done, as_json=as_json)
+
+
+def _target_facts(target: Target) -> dict[str, Any]:
+    return {"name": target.name, "number": target.number, "commit": target.commit}
+
+
+def _tell_plan(plan: RestorePlan, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"target": _target_facts(plan.target), "plan": plan.describe(), "dry_run": True})
+        return
+    for line in plan.describe():
+        print(escape(line))
+    say("nothing was restored: --dry-run")
 
 
 def _tell(name: str, done: Restored, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "target": {"name": done.target.name, "number": done.target.number, "commit": done.target.commit},
+                "target": _target_facts(done.target),
                 "safety": {"number": done.safety} if done.safety else None,
                 "ended_processes": done.ended_processes,
                 "dry_run": False,
@@ -252,8 +304,6 @@ def fork_verb(name: str, *, at: str | None, new_name: str | None, as_json: bool)
 
     It has a container of its own and shares what has not changed, so it costs no more than a create. Prints its name.
     """
-    import dataclasses
-
     with ProgressBar("forking"):
         made = session.open_named(name).fork(at, name=new_name)
     if as_json:

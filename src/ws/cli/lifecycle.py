@@ -18,6 +18,7 @@ from ws.cli.text import age, say, size
 from ws.errors import InvalidRequest, WorkspaceError
 
 if TYPE_CHECKING:
+    from ws.history import Origin
     from ws.layout import WorkspaceRecord
     from ws.workspace import WorkspaceInfo
 
@@ -156,16 +157,18 @@ def show_verb(name: str, *, as_json: bool) -> None:
     """Show all that is known of a workspace."""
     with session.manager() as manager, session.named(manager.home, name):
         workspace = manager.open(name)
-        record, info = workspace.record(), workspace.info()
+        record, info, origin = workspace.record(), workspace.info(), workspace.origin()
     if as_json:
-        print_json({**dataclasses.asdict(record), "status": info.status})
+        told = dataclasses.asdict(origin) if origin else None
+        print_json({**dataclasses.asdict(record), "status": info.status, "origin": told})
     else:
-        print_facts(_facts(record, info))
+        print_facts(_facts(record, info, origin))
 
 
-def _facts(record: WorkspaceRecord, info: WorkspaceInfo) -> list[tuple[str, str]]:
+def _facts(record: WorkspaceRecord, info: WorkspaceInfo, origin: Origin | None) -> list[tuple[str, str]]:
     options = record.options
     container = f"{record.container.id[:12]}, process {record.container.pid}" if record.container else "none"
+    container += ", warm: it was in the pool" if info.warm else ""
     return [
         ("name", record.name),
         ("id", record.id),
@@ -173,6 +176,7 @@ def _facts(record: WorkspaceRecord, info: WorkspaceInfo) -> list[tuple[str, str]
         ("engine", record.engine),
         ("image", f"{options.image} ({record.image_id.removeprefix('sha256:')[:12]})"),
         ("source", record.source or "none"),
+        *([("forked from", str(origin))] if origin else []),
         *([("excluded", ", ".join(record.exclude))] if record.exclude else []),
         ("base", record.base),
         ("layers", str(len(record.layers))),

@@ -11,7 +11,7 @@ from ws.cli import session
 from ws.cli.group import Verb, VerbGroup, json_option
 from ws.cli.lifecycle import request_of
 from ws.cli.render import ProgressBar, print_json, print_table
-from ws.cli.text import size
+from ws.cli.text import say, size
 from ws.errors import InvalidRequest
 
 
@@ -116,15 +116,19 @@ def ls_verb(*, as_json: bool) -> None:
     examples=[
         ("ws pool drain", "remove all warm containers"),
         ("ws pool drain --image localhost/node:22", "those of one image"),
+        ("ws pool drain --dry-run", "say how many would be removed"),
     ],
 )
 @click.option("--image", metavar="I", help="Only of this image, by its name or id.")
+@click.option("--dry-run", is_flag=True, help="Only say how many would be removed.")
 @json_option
-def drain_verb(*, image: str | None, as_json: bool) -> None:
+def drain_verb(*, image: str | None, dry_run: bool, as_json: bool) -> None:
     """Remove the warm containers. Workspaces are not touched. Prints how many there were."""
     with session.manager() as manager, ProgressBar("draining") as bar:
-        removed = manager.drain_pool(image, progress=bar)
+        removed = manager.drain_pool(image, dry_run=dry_run, progress=bar)
     if as_json:
-        print_json({"removed": removed})
-    else:
-        print(removed)
+        print_json({"removed": removed, "dry_run": dry_run})
+        return
+    print(removed)
+    if dry_run:
+        say("nothing was removed: --dry-run")

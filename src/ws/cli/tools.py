@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,15 +16,14 @@ from ws.cli import calling, session
 from ws.cli.calling import ToolRequest
 from ws.cli.group import Verb, json_option, name_argument
 from ws.cli.render import print_json, print_table
-from ws.cli.text import escape, paint, size
-from ws.errors import InvalidRequest
+from ws.cli.text import escape, paint, say, size
+from ws.errors import InvalidRequest, NotFound
 from ws.toolbox.approval import POLICIES
 from ws.toolbox.dialects import DIALECTS, open_dialect
 from ws.toolbox.specs import FORMATS, specs
 
 if TYPE_CHECKING:
     from ws.toolbox.events import Event
-    from ws.tools.context import ToolResult
 
 _dialect_option = click.option(
     "--dialect", type=click.Choice(DIALECTS), default="standard", help="Under which names. Default: standard."
@@ -35,6 +35,7 @@ def _complete_tools(ctx: click.Context, _param: click.Parameter, incomplete: str
     return [name for name in tools if name.startswith(incomplete)]
 
 
+_ALL = 100_000  # entries of a trash
 TIER_COLOURS = {"safe": "green", "cautious": "yellow", "dangerous": "red"}
 _OWN_STATUS = {"10": "the tool could not do it; the files are as they were", "other": "of a command that was run"}
 
@@ -160,6 +161,7 @@ def _line(event: Event) -> str:
         ("ws trash demo list --path src/main.py", "every version that is kept of a file"),
         ("ws trash demo restore main.py-1c2d3e4f/20260102T030405.000000006Z-0a1b2c3d", "bring one back"),
         ("ws trash demo purge --older-than 7", "remove for good what was deleted a week ago"),
+        ("ws trash demo purge --older-than 7 --dry-run", "list what that would be"),
     ],
 )
 @name_argument
@@ -171,6 +173,7 @@ def _line(event: Event) -> str:
 @click.option("--to", metavar="P", help="restore: where to. Default: where it was.")
 @click.option("--overwrite", is_flag=True, help="restore: replace what is there; that goes to the backups.")
 @click.option("--older-than", type=click.IntRange(min=0), metavar="DAYS", help="purge: only what is so old.")
+@click.option("--dry-run", is_flag=True, help="purge: only list what would be removed.")
 @json_option
 def trash_verb(name: str, action: str, entry: str | None, *, as_json: bool, **options: Any) -> int:
     """See, bring back and remove what tools deleted.
@@ -179,18 +182,43 @@ def trash_verb(name: str, action: str, entry: str | None, *, as_json: bool, **op
     it away. `ws tool NAME undo` takes the last change of a path back.
     """
     tool, arguments = _trash_call(action, entry, options)
+    if options["dry_run"]:
+        tool, arguments = "trash_list", {"path": "." if entry else None, "limit": _ALL}
     workspace = session.open_named(name)
     result = calling.carry_out(lambda: workspace.tools.call(tool, **arguments))
     workspace.close()
+    rows = [row for row in result.data.get("entries", ()) if isinstance(row, dict)]
+    if options["dry_run"]:
+        _show_purge(_purged(rows, entry, options["older_than"]), as_json=as_json)
+        return 0
     if action == "list" and not as_json:
-        _show_trash(result)
+        _show_trash(rows)
         return 0
     return calling.show(result, as_json=as_json)
 
 
+def _purged(rows: list[dict[str, Any]], entry: str | None, days: int | None) -> list[dict[str, Any]]:
+    """What of the trash a purge would remove. Raises NotFound."""
+    if entry is not None:
+        rows = [row for row in rows if row.get("name") == entry]
+        if not rows:
+            raise NotFound(f"no backup {entry!r}", hint="trash_list shows what there is")
+        return rows
+    oldest = (datetime.now(UTC) - timedelta(days=days or 0)).isoformat()
+    return [row for row in rows if str(row.get("saved_at")) < oldest]
+
+
+def _show_purge(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"entries": rows, "dry_run": True})
+        return
+    _show_trash(rows)
+    say("nothing was removed: --dry-run")
+
+
 def _trash_call(action: str, entry: str | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The tool and its arguments. Raises InvalidRequest for an option of another action."""
-    own = {"list": ("path",), "restore": ("to", "overwrite"), "purge": ("older_than",)}[action]
+    own = {"list": ("path",), "restore": ("to", "overwrite"), "purge": ("older_than", "dry_run")}[action]
     for option, value in options.items():
         if value and option not in own:
             raise InvalidRequest(f"--{option.replace('_', '-')} is not for {action}", hint="ws trash --help")
@@ -209,7 +237,7 @@ def _trash_call(action: str, entry: str | None, options: dict[str, Any]) -> tupl
     return "trash_purge", {"name": entry, "older_than_days": options["older_than"]}
 
 
-def _show_trash(result: ToolResult) -> None:
+def _show_trash(rows: list[dict[str, Any]]) -> None:
     print_table(
         ["ENTRY", "KIND", "SIZE", "WHY", "WHEN", "PATH"],
         [
@@ -221,7 +249,6 @@ def _show_trash(result: ToolResult) -> None:
                 str(row["saved_at"])[:19].replace("T", " "),
                 str(row["path"]),
             ]
-            for row in result.data.get("entries", ())
-            if isinstance(row, dict)
+            for row in rows
         ],
     )

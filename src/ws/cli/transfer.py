@@ -19,6 +19,21 @@ from ws.errors import InvalidRequest
 if TYPE_CHECKING:
     from ws.workspace import Workspace
 
+_SHOWN = 10  # of the paths that are withheld; --json has them all
+
+_with_git_config = click.option(
+    "--with-git-config", is_flag=True, help="Bring also what git runs or obeys, as hooks and .git/config."
+)
+
+
+def _tell_withheld(paths: tuple[str, ...]) -> None:
+    for path in paths[:_SHOWN]:
+        say(f"note: left out, git would run or obey it: {escape(path)}")
+    if len(paths) > _SHOWN:
+        say(f"note: and {len(paths) - _SHOWN} more of that kind")
+    if paths:
+        say("note: look at it, and bring it with --with-git-config if you trust it")
+
 
 @click.command(
     "apply",
@@ -29,26 +44,31 @@ if TYPE_CHECKING:
         ("ws apply demo --dry-run", "say what would be changed, and which conflicts there are"),
         ("ws apply demo", "bring the workspace's changes back to the directory it was made from"),
         ("ws apply demo --to ../other-checkout", "to another directory"),
+        ("ws apply demo --with-git-config", "hooks and configuration of git too, which run as you"),
     ],
 )
 @name_argument
 @click.option("--to", metavar="DIR", type=click.Path(), help="Where to. Default: the source it was made from.")
+@_with_git_config
 @click.option("--dry-run", is_flag=True, help="Only say what would be changed.")
 @json_option
-def apply_verb(name: str, *, to: str | None, dry_run: bool, as_json: bool) -> None:
+def apply_verb(name: str, *, to: str | None, with_git_config: bool, dry_run: bool, as_json: bool) -> None:
     """Bring a workspace's changes back to its source directory.
 
     Three-way, path by path: what only the workspace changed is brought over, what only the source changed stays. A path
     that both changed differently is a conflict; then all conflicts are listed and nothing is touched. New files belong
-    to the owner of the directory and have no setuid bits; links are written as links, never followed; .git is a
-    directory like any other. Prints the letter and path of each change, as `ws diff --name-status` does.
+    to the owner of the directory and have no setuid bits; links are written as links, never followed. Prints the letter
+    and path of each change, as `ws diff --name-status` does.
+
+    Commits, branches and the index come back as files of .git. What git would run or obey there (hooks, config, .git
+    files, …) is named and left out, unless --with-git-config asks for it.
 
     Files are staged in the directory and then renamed, one by one. An error takes back what was done. A crash in the
     middle leaves some files new and some old; applying again finishes it.
     """
     workspace = session.open_named(name)
     with ProgressBar("applying") as bar:
-        done = workspace.apply(to, dry_run=dry_run, progress=bar)
+        done = workspace.apply(to, with_git_config=with_git_config, dry_run=dry_run, progress=bar)
     if as_json:
         print_json({**_plain(done), "changes": [change_facts(change) for change in done.changes]})
         return
@@ -60,6 +80,7 @@ def apply_verb(name: str, *, to: str | None, dry_run: bool, as_json: bool) -> No
         say(f"note: {escape(path)} is kept: it holds what was not imported")
     if done.left_out:
         say(f"note: {len(done.left_out)} changed paths are excluded and were left out")
+    _tell_withheld(done.withheld)
     if dry_run:
         say("nothing was changed: --dry-run")
 
@@ -87,49 +108,56 @@ def _plain(done: Any) -> dict[str, Any]:
 @click.option("--patch", is_flag=True, help="Print a patch for `git apply`.")
 @click.option("--dir", "directory", metavar="D", type=click.Path(), help="Write the files into a new directory.")
 @click.option("--bundle", metavar="F", type=click.Path(), help="Write everything into a new file, for `ws import`.")
+@_with_git_config
 @json_option
-def export_verb(name: str, *, patch: bool, directory: str | None, bundle: str | None, as_json: bool) -> None:
+def export_verb(
+    name: str, *, patch: bool, directory: str | None, bundle: str | None, with_git_config: bool, as_json: bool
+) -> None:
     """Write a workspace out: as a patch, a directory or a bundle.
 
     A patch goes from what was imported to what is there now. What git has no words for (empty directories, FIFOs,
-    changes inside a .git) is named on stderr. A directory belongs to you, without setuid bits. A bundle is one file
-    that stock git can read too. Prints the patch, or the path that was written.
+    changes inside a .git) is named on stderr. A directory belongs to you, without setuid bits; what git would run or
+    obey (hooks, config, …) is in it as it was imported, unless --with-git-config asks for it. A bundle is one file
+    that stock git can read too, and has everything. Prints the patch, or the path that was written.
     """
     if sum((patch, directory is not None, bundle is not None)) != 1:
         raise InvalidRequest("say what to write", hint="one of --patch, --dir D and --bundle F")
     workspace = session.open_named(name)
     if patch:
-        _export_patch(workspace, as_json=as_json)
+        _export_patch(workspace, with_git_config=with_git_config, as_json=as_json)
         return
     with ProgressBar("exporting") as bar:
         done: Any
         if directory is not None:
-            done = workspace.export_dir(directory, progress=bar)
+            done = workspace.export_dir(directory, with_git_config=with_git_config, progress=bar)
         else:
             assert bundle is not None
             done = workspace.export_bundle(bundle, progress=bar)
     if as_json:
         print_json(dataclasses.asdict(done))
-    else:
-        print(escape(done.path))
+        return
+    print(escape(done.path))
+    if directory is not None:
+        _tell_withheld(done.withheld)
 
 
-def _export_patch(workspace: Workspace, *, as_json: bool) -> None:
+def _export_patch(workspace: Workspace, *, with_git_config: bool, as_json: bool) -> None:
     with ProgressBar("exporting"):
-        done = workspace.export_patch()
+        done = workspace.export_patch(with_git_config=with_git_config)
     if as_json:
         data = done.data()
         try:
             text, encoding = data.decode(), "utf-8"
         except UnicodeDecodeError:
             text, encoding = base64.b64encode(data).decode("ascii"), "base64"
-        print_json({"patch": text, "patch_encoding": encoding, "left_out": done.left_out})
+        print_json({"patch": text, "patch_encoding": encoding, "left_out": done.left_out, "withheld": done.withheld})
         return
     for part in done.parts():
         sys.stdout.buffer.write(part)
     sys.stdout.flush()
     for path in done.left_out:
         say(f"note: not in the patch, git has no words for it: {escape(path)}")
+    _tell_withheld(done.withheld)
 
 
 @click.command(

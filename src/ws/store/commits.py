@@ -31,7 +31,8 @@ from ws.store.repository import Store
 _IDENTITY = b"ws <ws@localhost>"
 _TAG = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|[.](?=[A-Za-z0-9_-])){0,62}")
 _WORKSPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_HEX = re.compile(r"[0-9a-f]{4,40}")
+_HEX = re.compile(r"[0-9a-f]{4,40}")  # what a tag may not look like
+_PREFIX = re.compile(r"[0-9a-f]{1,40}")
 _LAST_LINE = b"\nWs: "
 
 
@@ -231,7 +232,7 @@ def find_snapshot(store: Store, workspace: str, wanted: str) -> Snapshot:
         return read_snapshot(store, ids[-1 - back])
     if _TAG.fullmatch(wanted) and (tagged := find_tag(store, workspace, wanted)):
         return read_snapshot(store, tagged)
-    fitting = [commit for commit in ids if commit.startswith(wanted)] if _HEX.fullmatch(wanted) else []
+    fitting = [commit for commit in ids if commit.startswith(wanted)] if _PREFIX.fullmatch(wanted) else []
     if len(fitting) > 1:
         raise SnapshotAmbiguous(f"{wanted!r} fits {len(fitting)} snapshots", hint="write more of the id")
     if not fitting:

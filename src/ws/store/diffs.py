@@ -36,15 +36,17 @@ class Change:
         return any(side is not None and side.meta.kind == "d" for side in (self.old, self.new))
 
 
-def diff_trees(store: Store, old: str, new: str) -> list[Change]:
-    """All changes from one tree to another, sorted by path; hard links are not compared.
+def diff_trees(store: Store, old: str | None, new: str) -> list[Change]:
+    """All changes from one tree, or from nothing, to another, sorted by path; hard links are not compared.
 
     Raises StoreDamaged.
     """
     if old == new:
         return []
     changes: dict[bytes, Change] = {}
-    pending: list[tuple[bytes, trees.Node | None, trees.Node | None]] = [(b"", _root(store, old), _root(store, new))]
+    pending: list[tuple[bytes, trees.Node | None, trees.Node | None]] = [
+        (b"", _root(store, old) if old else None, _root(store, new))
+    ]
     while pending:
         path, before, after = pending.pop()
         if before == after:

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ws.errors import LimitExceeded, SourceChanged
 from ws.store import meta, names, trees
@@ -185,12 +186,8 @@ class _Walk:
         if result is None:
             return
         self._files += len(result.rows)
+        self._check_total(result)
         self._bytes += result.size_bytes
-        if self._limit is not None and self._bytes > self._limit:
-            raise LimitExceeded(
-                f"the tree has more than {self._limit} bytes (reached in {trees.os_path(result.path, b'')})",
-                hint="raise the limit, or leave something out",
-            )
         known = self._in_cache[number]
         for name in result.directories:
             self.pending.append((len(self._results), result.path + b"/" + name if result.path else name))
@@ -199,6 +196,18 @@ class _Walk:
             self._results.append(None)
             self._in_cache.append(self._cache.find(known, name) if self._cache and known >= 0 else -1)
         self._tell()
+
+    def _check_total(self, result: Result) -> None:
+        if self._limit is None or self._bytes + result.size_bytes <= self._limit:
+            return
+        totals = accumulate((row[2] for row in result.rows), initial=self._bytes)
+        within = sum(total <= self._limit for total in totals) - 1
+        name, _, size_bytes, *_ = result.rows[min(within, len(result.rows) - 1)]
+        where = trees.os_path(result.path, name)
+        raise LimitExceeded(
+            f"the tree has more than {self._limit} bytes: {where} with {size_bytes} is too much",
+            hint="raise the limit, or leave something out",
+        )
 
     def _tell(self) -> None:
         if self._progress and time.monotonic() - self._told >= _PROGRESS_S:

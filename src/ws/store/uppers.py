@@ -240,11 +240,11 @@ class _Merge:
             if directory.set_file(name, line, escaped, entries.get(escaped)):
                 self._changed += 1
                 self._bytes += row[2]
-        if self._limit is not None and self._bytes > self._limit:
-            raise LimitExceeded(
-                f"more than {self._limit} bytes changed (reached in {trees.os_path(path, b'') or 'the top'})",
-                hint="raise the limit, or remove something",
-            )
+                if self._limit is not None and self._bytes > self._limit:
+                    raise LimitExceeded(
+                        f"more than {self._limit} bytes changed: {trees.os_path(path, name)} with {row[2]} is too much",
+                        hint="raise the limit, or remove something",
+                    )
         for name, device, inode in here.linked:
             self._linked.setdefault((device, inode), []).append(trees.join(path, name))
         for name, reason in here.skipped:

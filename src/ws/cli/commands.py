@@ -114,7 +114,7 @@ def shell_verb(
 @click.command(
     "run",
     cls=CommandVerb,
-    statuses=(2, 3, 6, 7, 8, 10, 124, 130),
+    statuses=(2, 3, 6, 7, 8, 9, 10, 124, 130),
     own_statuses=_OWN_STATUS,
     examples=[
         ("ws run . -- make test", "test this directory as it is, in a workspace that is gone afterwards"),

@@ -72,7 +72,7 @@ def pairs(words: tuple[str, ...]) -> dict[str, str]:
 @click.command(
     "create",
     cls=Verb,
-    statuses=(0, 1, 2, 3, 4, 6, 7, 8, 130),
+    statuses=(0, 1, 2, 3, 4, 6, 7, 8, 9, 130),
     examples=[
         ("ws create . --name demo", "a workspace of this directory, as it is now, dirty files too"),
         ("ws create ~/src/app --network bridge --memory 4g --ttl 2h", "with network, more memory, and an end"),

@@ -32,6 +32,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import stat
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -132,12 +133,14 @@ _PARTS = (
     "pending",
     "staging",
 )
+_FIRST = {*_PARTS, "reserve"}  # what the first use makes
+_ANOTHER = "set WS_HOME to a directory of its own"
 
 
 def open_home(root: str | None = None) -> Home:
     """The state directory, made on first use, 0700 because a setuid file made in a container lies in it.
 
-    Raises StateUnusable when it is not ours, not writable, or of a newer format.
+    Raises StateUnusable when it is not ours, not private, not writable, holds something else, or has a newer format.
     Commit point of the first use: the rename of `format`.
     """
     home = Home(os.path.abspath(root or default_home()))
@@ -145,11 +148,16 @@ def open_home(root: str | None = None) -> Home:
     try:
         with open(marker, encoding="ascii") as file:
             found = file.read().strip()
+        look = os.stat(home.root)
     except FileNotFoundError:
         _make_home(home)
         return home
     except OSError as error:
         raise StateUnusable(f"cannot read {marker}: {error.strerror}") from error
+    # Who else may write there may have ws, which is often root, mount and remove what they like.
+    _check_owner(home, look)
+    if look.st_mode & 0o077:
+        raise StateUnusable(f"{home.root} is open to others", hint=f"chmod 700 {home.root}")
     if found != str(FORMAT):
         raise StateUnusable(
             f"{home.root} has format {found[:20]!r}, this ws knows {FORMAT}",
@@ -158,9 +166,26 @@ def open_home(root: str | None = None) -> Home:
     return home
 
 
+def _check_unused(home: Home) -> None:
+    """What is there before the first use must be ours alone, and empty but for what a dead first use left."""
+    look, found = os.stat(home.root), set(os.listdir(home.root))
+    _check_owner(home, look)
+    strange = {name for name in found if name not in _FIRST and not name.startswith(".format.")}
+    if strange and "format" not in found:  # else somebody was faster
+        raise StateUnusable(f"{home.root} is not empty and no WS_HOME: it holds {min(strange)!r}", hint=_ANOTHER)
+    if look.st_mode & stat.S_IWOTH:
+        raise StateUnusable(f"{home.root} is open to everybody", hint=_ANOTHER)
+
+
+def _check_owner(home: Home, look: os.stat_result) -> None:
+    if look.st_uid != os.geteuid():
+        raise StateUnusable(f"{home.root} belongs to user {look.st_uid}, not to {os.geteuid()}", hint=_ANOTHER)
+
+
 def _make_home(home: Home) -> None:
     try:
         os.makedirs(home.root, mode=0o700, exist_ok=True)
+        _check_unused(home)
         os.chmod(home.root, 0o700)
         for part in _PARTS:
             durable.ensure_directory(home.at(part))

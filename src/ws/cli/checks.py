@@ -266,7 +266,7 @@ def _leftovers(home: Home | None, engines: list[Engine]) -> Iterator[Check]:
             left.append(f"unfinished {name}")
     for engine in engines:
         with suppress(WorkspaceError):
-            left += [f"{engine.name} container {found}" for found in find_orphans(home, engine)]
+            left += [f"{engine.name} container {found.id[:12]}" for found in find_orphans(home, engine)]
     if left:
         yield Check("leftovers", "crashes", "note", ", ".join(left[:5]), "`ws prune` removes them")
     else:

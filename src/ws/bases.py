@@ -34,7 +34,7 @@ from ws.store.checkout import host_layer, materialise
 from ws.store.copying import finish_copy
 from ws.store.gathering import Owners
 from ws.store.packs import PackWriter
-from ws.store.reading import Rules
+from ws.store.reading import MOUNT_POINT, Rules
 from ws.store.repository import Store
 from ws.store.scan import Scan, Skipped, scan_tree
 from ws.store.statcache import StatCache
@@ -152,7 +152,7 @@ def _import(home: Home, source: str, ids: Ids, exclude: tuple[str, ...], progres
     cache_path = home.at("imports", _cache_key(source, exclude, ids))
     cache = _load_cache(cache_path)
     earlier = _earlier_base(home, cache)
-    if cache and earlier and cache.first_change(source) is None:
+    if cache and earlier and _unchanged(source, cache, earlier):
         return earlier
     with _staged(home) as staging, Store(home.store) as store, store.writing() as writer:
         scan, data = _read_until_still(
@@ -188,7 +188,7 @@ def scan_source(
     earlier = _earlier_base(home, cache)
     if earlier is None:
         cache = None  # what it names may be gone from the store
-    elif cache and cache.first_change(source) is None:
+    elif cache and _unchanged(source, cache, earlier):
         return earlier.tree, cache
     changed: bytes | None = None
     for _ in range(_ROUNDS):
@@ -231,6 +231,12 @@ def _earlier_base(home: Home, cache: StatCache | None) -> Base | None:
         return None
     skipped = tuple(Skipped(path, reason) for path, reason in cache.facts["skipped"])
     return Base(base.key, base.tree, base.path, base.files, base.bytes, skipped)
+
+
+def _unchanged(source: str, cache: StatCache, earlier: Base) -> bool:
+    """Whether an import would find what it found before. A mount leaves no trace in its parent when it goes."""
+    left = (os.path.join(source, skipped.path) for skipped in earlier.skipped if skipped.reason == MOUNT_POINT)
+    return all(map(os.path.ismount, left)) and cache.first_change(source) is None
 
 
 def _read_until_still(

@@ -345,6 +345,7 @@ class WorkspaceRecord:
     origin_tree: str = ""  # what the workspace began as: its base
     source_tree: str = ""  # what the source was when it was imported: the middle of a three-way apply
     forked_from: str | None = None  # ID/N
+    skipped: tuple[str, ...] = ()  # what of the source was left out, as PATH: REASON
 
     def to_bytes(self) -> bytes:
         return json.dumps({"format": FORMAT, **_fields(self)}, default=_fields).encode() + b"\n"
@@ -363,6 +364,7 @@ class WorkspaceRecord:
                 options=Options(**fields.pop("options")),
                 layers=tuple(fields.pop("layers")),
                 exclude=tuple(fields.pop("exclude")),
+                skipped=tuple(fields.pop("skipped", ())),
                 container=ContainerRecord(**container) if container else None,
                 **fields,
             )

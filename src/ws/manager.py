@@ -217,6 +217,7 @@ class Manager:
             exclude=spec.exclude,
             image_id=facts.id,
             image_env=dict(facts.env),
+            skipped=tuple(map(str, base.skipped)),
         )
 
     def _configure(self, engine: Engine, spec: WorkspaceSpec) -> tuple[Options, Ids, ImageFacts]:

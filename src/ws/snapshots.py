@@ -102,7 +102,7 @@ def _publish_commit(
             "root": containers.root_of(home, record),
             "paths_changed": captured.paths_changed,
             "size_bytes": captured.size_bytes,
-            "skipped": [f"{skipped.path}: {skipped.reason}" for skipped in captured.skipped],
+            "skipped": [str(skipped) for skipped in captured.skipped],
             "parent": parent,
             "restored": restored,
             "layers": list(record.layers) if captured.sealed else None,
@@ -173,7 +173,7 @@ def looked_tree(home: Home, workspace_id: str) -> str | None:
 
 def _add_base(home: Home, writer: PackWriter, record: WorkspaceRecord) -> commits.Snapshot:
     """What the workspace began as, published with its first snapshot: most workspaces never take one."""
-    facts = {"paths_changed": 0, "size_bytes": 0, "skipped": [], "parent": None, "restored": None, "layers": []}
+    facts = {"paths_changed": 0, "size_bytes": 0, "parent": None, "restored": None, "layers": []}
     return commits.add_snapshot(
         writer,
         workspace=record.id,
@@ -181,5 +181,10 @@ def _add_base(home: Home, writer: PackWriter, record: WorkspaceRecord) -> commit
         tree=record.origin_tree,
         message=f"base: {record.source or 'empty'}",
         created_ns=int(record.created_at * 1e9),
-        facts={"kind": "base", "root": containers.root_of(home, record), **facts},
+        facts={
+            "kind": "base",
+            "root": containers.root_of(home, record),
+            "skipped": list(record.skipped),
+            **facts,
+        },
     )

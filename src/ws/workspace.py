@@ -83,6 +83,7 @@ class WorkspaceInfo:
     container: str | None
     warm: bool  # its container came from the pool
     forked_from: str | None  # the id of a workspace and the number of its snapshot, as ID/N
+    skipped: tuple[str, ...]  # what of the source was left out, as PATH: REASON
 
     @classmethod
     def of(cls, record: WorkspaceRecord) -> WorkspaceInfo:
@@ -109,6 +110,7 @@ class WorkspaceInfo:
             container=record.container.id if record.container else None,
             warm=record.container is not None and record.container.warm,
             forked_from=record.forked_from,
+            skipped=record.skipped,
         )
 
 

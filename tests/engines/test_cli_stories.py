@@ -8,7 +8,10 @@ import os
 import pty
 import select
 import signal
+import socket
+import stat
 import struct
+import subprocess
 import termios
 import time
 from collections.abc import Iterator
@@ -75,6 +78,30 @@ def test_a_workspace_is_made_used_shown_and_removed_and_the_project_is_untouched
     assert stage.run("rm", box).stdout == b"box\n"
     assert stage.names() == []
     assert stage.left() == []
+
+
+def test_what_of_a_source_is_left_out_is_said_every_time(stage: Stage, project: Path) -> None:
+    (project / "mnt").mkdir()
+    os.mknod(project / "null", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    subprocess.run(["mount", "-t", "tmpfs", "none", project / "mnt"], check=True)
+    try:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(project / "socket"))
+            first = stage.run("create", str(project), "--name", "first")
+            again = stage.run("create", str(project), "--name", "again", "--json")
+            gone = stage.run("run", str(project), "--", "ls")
+    finally:
+        subprocess.run(["umount", project / "mnt"], check=True)
+    lines = ["mnt: a mount point", "null: a device", "socket: a socket"]
+    assert (first.returncode, gone.returncode, gone.stdout) == (0, 0, b"notes.txt\n")
+    for done in (first, again, gone):
+        assert sorted(done.stderr.decode().splitlines()) == [f"note: left out {line}" for line in lines]
+    assert sorted(json.loads(again.stdout)["skipped"]) == lines
+    assert sorted(stage.data("show", "first")["skipped"]) == lines
+    shown = stage.run("show", "first").stdout.decode().splitlines()
+    assert sorted(line.removeprefix("left out").strip() for line in shown if line.startswith("left out")) == lines
+    assert stage.run("snapshot", "first").returncode == 0
+    assert sorted(stage.data("log", "first")[-1]["skipped"]) == lines
 
 
 def test_what_destroys_tells_first_and_asks(stage: Stage) -> None:

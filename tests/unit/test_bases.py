@@ -242,10 +242,14 @@ def test_the_walk_stops_at_mount_points_and_says_so(home: Home, project: Path) -
     try:
         (project / "mnt/secret").write_text("elsewhere")
         base = bases.import_source(home, str(project), ids=ME)
+        assert bases.import_source(home, str(project), ids=ME) == base
     finally:
         subprocess.run(["umount", project / "mnt"], check=True)
     assert [(skipped.path, skipped.reason) for skipped in base.skipped] == [("mnt", "a mount point")]
     assert not os.path.lexists(base.path + "/mnt")
+    after = bases.import_source(home, str(project), ids=ME)
+    assert after.skipped == ()
+    assert os.path.isdir(after.path + "/mnt")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from ws.cli import session
 from ws.cli.group import INTERRUPTED, Verb, complete_names, json_option, name_argument
 from ws.cli.main import report
 from ws.cli.render import STATUS_COLOURS, ProgressBar, print_facts, print_json, print_table
-from ws.cli.text import age, say, size
+from ws.cli.text import age, escape, say, size
 from ws.errors import InvalidRequest, WorkspaceError
 
 if TYPE_CHECKING:
@@ -100,13 +100,20 @@ def create_verb(source: str | None, *, count: int | None, as_json: bool, **optio
         infos = [workspace.info() for workspace in made]
         for workspace in made:
             workspace.close()
-    if infos[0].engine == "none":
-        say("note: engine none gives no isolation: commands run on this machine as you")
+    tell_made(infos[0])
     if as_json:
         described = [dataclasses.asdict(info) for info in infos]
         print_json(described[0] if count is None else described)
     else:
         print("\n".join(info.name for info in infos))
+
+
+def tell_made(info: WorkspaceInfo) -> None:
+    """What somebody who made a workspace should know of it."""
+    if info.engine == "none":
+        say("note: engine none gives no isolation: commands run on this machine as you")
+    for line in info.skipped:
+        say(f"note: left out {escape(line)}")
 
 
 @click.command(
@@ -174,6 +181,7 @@ def _facts(record: WorkspaceRecord, info: WorkspaceInfo) -> list[tuple[str, str]
         ("image", f"{options.image} ({record.image_id.removeprefix('sha256:')[:12]})"),
         ("source", record.source or "none"),
         *([("excluded", ", ".join(record.exclude))] if record.exclude else []),
+        *(("left out", line) for line in record.skipped),
         ("base", record.base),
         ("layers", str(len(record.layers))),
         ("user", info.user),

@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterable
 
 from ws import durable
-from ws.layout import Home, boot_id, read_stack
+from ws.layout import Home, boot_id, read_stack, stack_numbers
 from ws.overlay import shown_xattrs
 
 
@@ -69,12 +69,11 @@ def is_present(home: Home, layer: str) -> bool:
 
 def forget_doubtful_stacks(home: Home, user: str) -> None:
     """Forget which layers made up a workspace's snapshots, where these may have been lost: git has the snapshots."""
-    directory = os.path.dirname(home.stack(user, 0))
-    with contextlib.suppress(FileNotFoundError):
-        for number in os.listdir(directory):
-            stack = read_stack(home, user, int(number)) if number.isdigit() else None
-            if stack is None or not all(is_trusted(home, layer) for layer in stack.layers):
-                os.unlink(os.path.join(directory, number))
+    for number in stack_numbers(home, user):
+        stack = read_stack(home, user, number)
+        if stack is None or not all(is_trusted(home, layer) for layer in stack.layers):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(home.stack(user, number))
 
 
 def share_layers(home: Home, layers: Iterable[str], user: str) -> None:

@@ -17,6 +17,7 @@
     imports/KEY                 stat caches of imported sources
     runtimes/KEY/               what is mounted into containers to run the shim
     run/KEY/                    a container's run directory; the shim's socket is in it
+    users/KEY                   the ids of a name of an image (`users`)
     pool/KEY/                   warm containers of one configuration (`pool`)
     engines/                    sockets and logs of engine services that ws started
     pending/ID                  Intent: an operation under way, flocked by whoever carries it out
@@ -127,6 +128,7 @@ _PARTS = (
     "layers",
     "imports",
     "runtimes",
+    "users",
     "run",
     "pool",
     "engines",
@@ -394,17 +396,22 @@ def read_stack(home: Home, workspace_id: str, number: int) -> Stack | None:
         return None
 
 
+def stack_numbers(home: Home, workspace_id: str) -> list[int]:
+    """The snapshots of which stacks are remembered, oldest first."""
+    try:
+        names = os.listdir(os.path.dirname(home.stack(workspace_id, 0)))
+    except FileNotFoundError:
+        return []
+    return sorted(int(name) for name in names if name.isdigit())
+
+
 def needed_layers(home: Home, record: WorkspaceRecord) -> set[str]:
     """The layers a workspace cannot do without, and those that its snapshots are quick to restore with."""
     needed = {record.upper, *record.layers}
     for waiting in record.history.unsettled:
         needed.update(waiting.layers)
-    try:
-        numbers = os.listdir(os.path.dirname(home.stack(record.id, 0)))
-    except FileNotFoundError:
-        return needed
-    for number in numbers:
-        stack = read_stack(home, record.id, int(number)) if number.isdigit() else None
+    for number in stack_numbers(home, record.id):
+        stack = read_stack(home, record.id, number)
         needed.update(stack.layers if stack else ())
     return needed
 
@@ -450,7 +457,7 @@ def read_record(home: Home, workspace_id: str) -> WorkspaceRecord | None:
     """The record, or None when there is no such workspace (any more).
 
     A record is replaced whole, by a rename: the same inode with the same times has the same bytes, and they are taken
-    apart once. Every tool call comes here twice.
+    apart once. Every tool call comes here twice. Raises StateError when it is damaged.
     """
     path = home.record(workspace_id)
     try:
@@ -465,6 +472,9 @@ def read_record(home: Home, workspace_id: str) -> WorkspaceRecord | None:
     except (FileNotFoundError, NotADirectoryError):
         _records.pop(path, None)
         return None
+    except StateError as error:
+        hint = f"`ws rm {workspace_id}` removes it, whatever it holds"
+        raise StateError(f"workspace {workspace_id} is damaged: {error.message}", hint=hint) from error
     identity = (opened.st_dev, opened.st_ino, opened.st_size, opened.st_mtime_ns, opened.st_ctime_ns)
     if len(_records) >= _MAX_RECORDS:
         _records.clear()

@@ -173,7 +173,6 @@ def looked_tree(home: Home, workspace_id: str) -> str | None:
 
 def _add_base(home: Home, writer: PackWriter, record: WorkspaceRecord) -> commits.Snapshot:
     """What the workspace began as, published with its first snapshot: most workspaces never take one."""
-    facts = {"paths_changed": 0, "size_bytes": 0, "parent": None, "restored": None, "layers": []}
     return commits.add_snapshot(
         writer,
         workspace=record.id,
@@ -184,7 +183,11 @@ def _add_base(home: Home, writer: PackWriter, record: WorkspaceRecord) -> commit
         facts={
             "kind": "base",
             "root": containers.root_of(home, record),
+            "paths_changed": 0,
+            "size_bytes": 0,
             "skipped": list(record.skipped),
-            **facts,
+            "parent": None,
+            "restored": None,
+            "layers": [],
         },
     )

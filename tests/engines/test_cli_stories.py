@@ -107,7 +107,12 @@ def test_what_of_a_source_is_left_out_is_said_every_time(stage: Stage, project: 
 def test_what_destroys_tells_first_and_asks(stage: Stage) -> None:
     for name in ("one", "two"):
         assert stage.run("create", "--name", name).returncode == 0
-    assert stage.data("rm", "--all", "--dry-run") == {"removed": ["one", "two"], "failed": [], "dry_run": True}
+    assert stage.data("rm", "--all", "--dry-run") == {
+        "removed": ["one", "two"],
+        "failed": [],
+        "notes": [],
+        "dry_run": True,
+    }
     refused = stage.run("rm", "--all")
     assert refused.returncode == 2
     assert refused.stderr == b"error: removing everything needs a yes\nhint: add --yes\n"

@@ -139,6 +139,59 @@ def test_what_has_expired_is_pruned(stage: Stage) -> None:
     assert stage.names() == ["lasting"]
 
 
+def deaf(stage: Stage) -> Stage:
+    """The same home, from where its engine cannot be reached."""
+
+    class Deaf(Stage):
+        @property
+        def env(self) -> dict[str, str]:
+            nowhere = f"unix://{self.home}/nowhere.sock"
+            return {**super().env, "CONTAINER_HOST": nowhere, "DOCKER_HOST": nowhere}
+
+    return Deaf(stage.home, stage.engine)
+
+
+def test_what_an_engine_that_does_not_answer_still_has_is_said_and_pruned_later(stage: Stage) -> None:
+    for name in ("one", "two"):
+        assert stage.run("create", "--name", name, "--ttl", "1h" if name == "one" else "1ms").returncode == 0
+    one, two = (stage.data("show", name)["container"]["id"][:12] for name in ("one", "two"))
+    removed = deaf(stage).run("rm", "one")
+    assert (removed.returncode, removed.stdout) == (0, b"one\n")
+    assert removed.stderr.startswith(f"note: {stage.engine} may still have container {one} of one".encode())
+    assert b"`ws prune`" in removed.stderr
+
+    pruned = deaf(stage).run("prune")
+    assert (pruned.returncode, pruned.stdout) == (6, b"two\n")
+    assert f"container {two} of two".encode() in pruned.stderr
+    left = {f"{stage.engine} {one}", f"{stage.engine} {two}"}
+    assert len(stage.containers()) == 2
+    doctor = stage.run("doctor").stdout.decode()
+    assert f"{stage.engine} container {one}" in doctor
+    assert "ContainerState" not in doctor
+    (stage.home / "layers" / "left" / "data").mkdir(parents=True)
+    (stage.home / "workspaces" / "unborn").mkdir()
+    told = stage.data("prune", "--dry-run")
+    assert set(told["containers"]) == left
+    assert told["leftovers"] == ["layers/left", "workspaces/unborn"]
+    assert len(stage.containers()) == 2
+    spoken = stage.run("prune", "--dry-run").stderr.decode()
+    assert all(line in spoken for line in (f"container {stage.engine} {one}", "leftover layers/left"))
+    done = stage.data("prune")
+    assert set(done["containers"]) == left
+    assert (done["removed"], done["leftovers"], done["failed"]) == ([], told["leftovers"], [])
+    assert stage.left() == []
+    assert not (stage.home / "layers" / "left").exists()
+
+
+def test_prune_asks_engines_that_nobody_names(stage: Stage) -> None:
+    assert stage.run("create", "--name", "one").returncode == 0
+    assert deaf(stage).run("rm", "one").returncode == 0
+    assert len(stage.containers()) == 1
+    other = Stage(stage.home, "none")
+    assert len(other.data("prune")["containers"]) == 1
+    assert stage.left() == []
+
+
 # -- commands ------------------------------------------------------------------------------------------------------
 
 

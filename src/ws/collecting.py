@@ -37,6 +37,7 @@ from ws.store import commits, gc
 from ws.store.reach import reach
 from ws.store.repository import Store
 from ws.store.statcache import StatCache
+from ws.syncing import ensure_synced
 
 Progress = Callable[[str, int, int], None]
 
@@ -88,6 +89,8 @@ def collect(home: Home, *, dry_run: bool = False, progress: Progress | None = No
     """
     size = _Size()
     damaged = read_records(home)[1]
+    if not dry_run:
+        ensure_synced(home)
     removed = _collect_layers(home, size, progress, dry_run=dry_run)
     runtimes = _collect_runtimes(home, size, dry_run=dry_run)
     gone = objects = freed = 0

@@ -11,7 +11,7 @@
     workspaces/ID/stacks/N      Stack: the layers of snapshot N, as long as they are there
     workspaces/ID/looked        the tree that a diff, an apply or an export saw last: the collector spares it
     names/NAME                  symlink to ID; making it claims the name
-    bases/KEY/                  data (the immutable tree) and info.json
+    bases/KEY/                  data (the immutable tree) and info.json (`bases`)
     layers/LAYER/               an upper, or what was one until it was sealed (`layers`)
     store/                      the bare git repository of all snapshots
     imports/KEY                 stat caches of imported sources

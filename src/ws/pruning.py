@@ -20,6 +20,7 @@ from ws.errors import EngineUnavailable, WorkspaceError, WorkspaceNotFound
 from ws.layout import EngineName, Home
 from ws.listing import list_workspaces
 from ws.recovery import ENGINES, collect_remains, find_lost, find_orphans, find_remains
+from ws.syncing import ensure_synced
 from ws.warming import look, sweep
 
 
@@ -68,6 +69,7 @@ def prune(
     if not dry_run:
         layers.remove_unused_layers(home)
         collect_remains(home)
+        ensure_synced(home)
     containers: list[str] = []
     for name in ENGINES:
         try:

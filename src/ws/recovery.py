@@ -29,6 +29,7 @@ from ws.layers import (
     is_present,
     is_trusted,
     layers_of,
+    note_boot,
     release_layers,
     remove_unused_layers,
 )
@@ -168,10 +169,18 @@ def discard(
         if record.state != "removing":
             write_record(home, replace(record, state="removing"))
         trouble = end_container(home, engine_for, record)
+        _sync_base(home, record.base)
         if record.history.count:
             _drop_refs(home, workspace_id)
     discard_unborn(home, workspace_id, record.name if record else "")
     return trouble
+
+
+def _sync_base(home: Home, key: str) -> None:
+    """The base stays for the workspaces to come, also after a reboot. It is synced once: the first removal waits."""
+    from ws.syncing import ensure_synced
+
+    ensure_synced(home, only_base=key)
 
 
 def remove_damaged(home: Home, engine_for: EngineFor, workspace_id: str) -> WorkspaceError | None:
@@ -287,6 +296,8 @@ def ensure_whole(home: Home, record: WorkspaceRecord) -> WorkspaceRecord:
         whole = replace(whole, layers=kept, upper=upper, history=history)
         if upper != record.upper:
             create_upper(home, whole, upper)
+    for layer in (whole.upper, *whole.layers[: whole.history.unhashed]):
+        note_boot(home.layer(layer))
     if whole == record:
         return record
     write_record(home, whole)

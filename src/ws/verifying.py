@@ -30,6 +30,7 @@ from ws.store import commits
 from ws.store.proving import Below, Prover
 from ws.store.repository import Store
 from ws.store.verify import Damage, Verifier
+from ws.syncing import ensure_synced
 
 Progress = Callable[[str, int, int], None]
 
@@ -84,6 +85,7 @@ def verify(home: Home, workspace_id: str | None = None, *, progress: Progress | 
 
     Commit point of each stack that is forgotten: the unlink of its file.
     """
+    ensure_synced(home)  # before it is read: what the disk has is what is looked at
     known, damaged = read_records(home)
     records = [record for record in known if record.state == "ready" and workspace_id in (None, record.id)]
     found = _Findings()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -293,6 +294,49 @@ def test_a_layer_that_was_tampered_with_is_found_and_not_used_again(stage: Stage
         assert sh(stage, box, "cat first/file first/main.py") == "first\nprint('one')\n"
     done = stage.run("verify")
     assert (done.returncode, done.stdout) == (0, b"")
+
+
+def reboot(stage: Stage) -> None:
+    """All that was made so far is of another boot; what the disk has is there, and nothing runs."""
+    for info in stage.data("ls"):
+        container = stage.data("show", info["name"])["container"]
+        if info["status"] == "running":
+            os.kill(container["pid"], signal.SIGKILL)
+    for boot in stage.home.glob("layers/*/boot"):
+        boot.write_text("an earlier one")
+    for info in stage.home.glob("bases/*/info.json"):
+        info.write_text(json.dumps({**json.loads(info.read_text()), "boot": "an earlier one"}))
+
+
+def test_layers_that_a_sync_has_covered_outlive_a_reboot(stage: Stage, box: str) -> None:
+    def is_rebuilt(tag: str) -> bool:
+        reboot(stage)
+        return f"rebuild {tag} from git" in said(stage, "restore", box, tag, "--dry-run")
+
+    sh(stage, box, "echo one > one")
+    said(stage, "snapshot", box, "--tag", "first")
+    assert is_rebuilt("first"), "nothing has synced it yet"
+    said(stage, "restore", box, "first")
+    assert not is_rebuilt("first"), "the restore did"
+    sh(stage, box, "echo two > two")
+    said(stage, "snapshot", box, "--tag", "second")
+    said(stage, "gc")
+    assert not is_rebuilt("second")
+    sh(stage, box, "echo three > three")
+    said(stage, "snapshot", box, "--tag", "third")
+    said(stage, "restore", box, "third")
+    upper = stage.data("show", box)["upper"]
+    assert not (stage.home / "layers" / upper / "synced").exists()
+    assert not is_rebuilt("third")
+    said(stage, "restore", box, "second")
+    assert sh(stage, box, "cat one two; ls") == "one\ntwo\ndebug.log\none\nsrc\ntwo\n"
+    said(stage, "rm", box)
+    assert stage.run("create", str(stage.home.parent / "project"), "--name", box).returncode == 0
+    said(stage, "rm", box)
+    before = {base.name: base.stat().st_ino for base in stage.home.glob("bases/*")}
+    reboot(stage)
+    assert stage.run("create", str(stage.home.parent / "project"), "--name", box).returncode == 0
+    assert {base.name: base.stat().st_ino for base in stage.home.glob("bases/*")} == before
 
 
 def test_a_damaged_record_hides_no_other_workspace_and_can_be_removed(stage: Stage, box: str, project: Path) -> None:

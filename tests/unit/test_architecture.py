@@ -39,6 +39,7 @@ RANKS = [
         "restores",
         "sealing",
         "snapshots",
+        "syncing",
         "timeline",
         "users",
         "verifying",

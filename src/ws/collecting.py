@@ -28,11 +28,12 @@ from dataclasses import dataclass, field
 
 from ws import bases, durable, layers
 from ws.errors import Busy, NotFound
-from ws.layout import Home, WorkspaceRecord, read_record, read_stack, stack_numbers
+from ws.layout import Home, WorkspaceRecord, read_record
 from ws.pool import waiting_containers
 from ws.records import read_records
 from ws.remote.runtime import current_key
 from ws.snapshots import looked_tree
+from ws.stacks import read_stack, stack_numbers
 from ws.store import commits, gc
 from ws.store.reach import reach
 from ws.store.repository import Store

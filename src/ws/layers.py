@@ -22,8 +22,9 @@ import os
 from collections.abc import Iterable
 
 from ws import durable
-from ws.layout import Home, boot_id, read_stack, stack_numbers
+from ws.layout import Home, boot_id
 from ws.overlay import shown_xattrs
+from ws.stacks import read_stack, stack_numbers
 
 
 def create_layer(home: Home, layer: str, user: str, *, like: str) -> str:

@@ -8,7 +8,7 @@
     workspaces/ID/kept/         backups and trash of its tools: outside of the tree, so that no restore takes them away
     workspaces/ID/events.jsonl  what its tools did
     workspaces/ID/memory.json   what a dialect remembers between calls: the session of a persistent shell
-    workspaces/ID/stacks/N      Stack: the layers of snapshot N, as long as they are there
+    workspaces/ID/stacks/N      Stack: the layers of snapshot N, as long as they are there (`stacks`)
     workspaces/ID/looked        the tree that a diff, an apply or an export saw last: the collector spares it
     names/NAME                  symlink to ID; making it claims the name
     bases/KEY/                  data (the immutable tree) and info.json (`bases`)
@@ -372,48 +372,6 @@ class WorkspaceRecord:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(f"a workspace record cannot be read: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """The directories that make up a snapshot. A cache: what is missing or doubtful is rebuilt from git."""
-
-    tree: str
-    base: str
-    layers: tuple[str, ...]
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(_fields(self)).encode()
-
-
-def read_stack(home: Home, workspace_id: str, number: int) -> Stack | None:
-    """The stack of a snapshot, or None when there is none that can be read."""
-    try:
-        with open(home.stack(workspace_id, number), "rb") as file:
-            fields = json.loads(file.read())
-        return Stack(tree=fields["tree"], base=fields["base"], layers=tuple(fields["layers"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def stack_numbers(home: Home, workspace_id: str) -> list[int]:
-    """The snapshots of which stacks are remembered, oldest first."""
-    try:
-        names = os.listdir(os.path.dirname(home.stack(workspace_id, 0)))
-    except FileNotFoundError:
-        return []
-    return sorted(int(name) for name in names if name.isdigit())
-
-
-def needed_layers(home: Home, record: WorkspaceRecord) -> set[str]:
-    """The layers a workspace cannot do without, and those that its snapshots are quick to restore with."""
-    needed = {record.upper, *record.layers}
-    for waiting in record.history.unsettled:
-        needed.update(waiting.layers)
-    for number in stack_numbers(home, record.id):
-        stack = read_stack(home, record.id, number)
-        needed.update(stack.layers if stack else ())
-    return needed
 
 
 def process_start(pid: int) -> int | None:

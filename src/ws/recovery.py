@@ -33,19 +33,10 @@ from ws.layers import (
     release_layers,
     remove_unused_layers,
 )
-from ws.layout import (
-    EngineName,
-    Home,
-    Intent,
-    WorkspaceRecord,
-    needed_layers,
-    new_id,
-    process_start,
-    read_record,
-    write_record,
-)
+from ws.layout import EngineName, Home, Intent, WorkspaceRecord, new_id, process_start, read_record, write_record
 from ws.records import name_of, read_records
 from ws.sealing import LOCK_TIMEOUT_S, put_right
+from ws.stacks import needed_layers
 
 if TYPE_CHECKING:
     from ws.engine.base import ContainerState, Engine

@@ -30,17 +30,9 @@ from ws.engine.base import WORKSPACE
 from ws.errors import ContainerDied, RestoreFailed, SnapshotNotFound, StoreDamaged, WorkspaceError
 from ws.freezer import freezer_of
 from ws.history import Target, find_number, find_target, turn
-from ws.layout import (
-    History,
-    Home,
-    Stack,
-    Unsettled,
-    WorkspaceRecord,
-    new_id,
-    read_record,
-    read_stack,
-)
+from ws.layout import History, Home, Unsettled, WorkspaceRecord, new_id, read_record
 from ws.snapshots import publish, settle
+from ws.stacks import Stack, read_stack
 from ws.store.repository import Store
 from ws.syncing import note_synced
 

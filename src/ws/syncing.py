@@ -15,8 +15,9 @@ import os
 from collections.abc import Iterable
 
 from ws import bases, durable, layers
-from ws.layout import Home, WorkspaceRecord, read_stack, stack_numbers
+from ws.layout import Home, WorkspaceRecord
 from ws.records import read_records
+from ws.stacks import read_stack, stack_numbers
 
 
 def ensure_synced(home: Home, *, only_base: str | None = None) -> None:

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from ws import bases
 from ws.errors import KernelRefused, StoreDamaged
 from ws.layers import is_trusted
-from ws.layout import Home, Stack, WorkspaceRecord, read_record, read_stack, stack_numbers
+from ws.layout import Home, WorkspaceRecord, read_record
 from ws.overlay import MountPlan, in_user_namespace
 from ws.records import read_records
+from ws.stacks import Stack, read_stack, stack_numbers
 from ws.store import commits
 from ws.store.proving import Below, Prover
 from ws.store.repository import Store

@@ -16,8 +16,9 @@ import pytest
 
 from cli_stage import DEADLINE_S, Stage, warm_home
 from ws.engine.base import Engine
-from ws.layout import Home, read_stack, resolve_name
+from ws.layout import Home, resolve_name
 from ws.manager import Manager
+from ws.stacks import read_stack
 from ws.store.repository import Store
 
 LOOK = "find . -mindepth 1 -printf '%p %y %m %T@ %l\\n' | sort; find . -type f -print0 | sort -z | xargs -0 sha256sum"

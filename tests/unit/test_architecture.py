@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2] / "src" / "ws"
 RANKS = [
     {"errors"},
     {"spec"},
-    {"layout", "durable", "records"},
+    {"layout", "durable", "records", "stacks"},
     {"engine", "freezer", "halting", "layers", "overlay", "store"},
     {"remote", "toolbox", "bases"},
     {

@@ -19,8 +19,10 @@ import tree_changes
 from tree_picture import Picture, picture
 from ws.errors import NotFound
 from ws.freezer import freezer_of
-from ws.layout import Home, needed_layers, read_record, read_stack, write_record
+from ws.layers import is_synced
+from ws.layout import Home, read_record, write_record
 from ws.manager import Manager
+from ws.stacks import needed_layers, read_stack
 from ws.store.gathering import Owners
 from ws.store.reading import Rules
 from ws.store.repository import Store
@@ -114,7 +116,7 @@ def kill_container(box: Workspace) -> None:
 def lose_power(home: Home, box: Workspace, *, upper: bool = False) -> None:
     """What a power cut may do at its worst: nothing that was not synced is there any more, and the machine restarted.
 
-    Layers and bases are never synced, so they are emptied, and their marks name another boot. The upper may survive.
+    Layers and bases that are not noted as synced are emptied, and their marks name another boot. The upper may survive.
     What a restore kept to be undone was synced, and does.
     """
     kill_container(box)
@@ -127,7 +129,7 @@ def lose_power(home: Home, box: Workspace, *, upper: bool = False) -> None:
     for layer in os.listdir(home.at("layers")):
         with open(os.path.join(home.layer(layer), "boot"), "w", encoding="ascii") as file:
             file.write("an earlier one")
-        if layer not in spared:
+        if layer not in spared and not is_synced(home.layer(layer)):
             empty(os.path.join(home.layer(layer), "data"))
     for base in os.listdir(home.at("bases")):
         info = os.path.join(home.base(base), "info.json")
@@ -135,7 +137,8 @@ def lose_power(home: Home, box: Workspace, *, upper: bool = False) -> None:
             facts = json.load(file)
         with open(info, "w", encoding="utf-8") as file:
             json.dump({**facts, "boot": "an earlier one"}, file)
-        empty(os.path.join(home.base(base), "data"))
+        if not is_synced(home.base(base)):
+            empty(os.path.join(home.base(base), "data"))
 
 
 def distrust(home: Home, box: Workspace, number: int) -> None:
@@ -145,6 +148,8 @@ def distrust(home: Home, box: Workspace, number: int) -> None:
     for layer in stack.layers:
         with open(os.path.join(home.layer(layer), "boot"), "w", encoding="ascii") as file:
             file.write("an earlier one")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(home.layer(layer), "synced"))
 
 
 def empty(directory: str) -> None:

@@ -2,6 +2,7 @@
 
     bases/KEY/data        the tree, everything in it owned by the workspace's user
     bases/KEY/info.json   what it is; KEY is the tree's id in the store and the ids it belongs to on this host
+    bases/KEY/synced      is there once the disk has all of it (`syncing`)
     imports/KEY           what the source looked like, so that the next import costs one lstat a file
 
 An import reads everything that is there, dirty files and ignored files and `.git` too, puts it into the
@@ -12,7 +13,7 @@ earlier import are hard links to those of the earlier base; both are immutable, 
 A base is a cache, the store is the truth. The pack is synced before the base appears; the base itself is
 not, because waiting for a gigabyte to reach the disk would double the time of an import. It remembers the
 boot it was made in, and one that may not have reached the disk before a crash is rebuilt from the store
-(`ensure_base`).
+(`ensure_base`). What a later sync has covered counts after a reboot too.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ from dataclasses import dataclass
 
 from ws import durable
 from ws.errors import InvalidRequest, SourceChanged, SourceRefused, StateError
+from ws.layers import is_synced, mark_synced
 from ws.layout import Home, Ids, boot_id
 from ws.store.checkout import host_layer, materialise
 from ws.store.copying import finish_copy
 from ws.store.gathering import Owners
 from ws.store.packs import PackWriter
-from ws.store.reading import Rules
+from ws.store.reading import MOUNT_POINT, Rules
 from ws.store.repository import Store
 from ws.store.scan import Scan, Skipped, scan_tree
 from ws.store.statcache import StatCache
@@ -152,7 +154,7 @@ def _import(home: Home, source: str, ids: Ids, exclude: tuple[str, ...], progres
     cache_path = home.at("imports", _cache_key(source, exclude, ids))
     cache = _load_cache(cache_path)
     earlier = _earlier_base(home, cache)
-    if cache and earlier and cache.first_change(source) is None:
+    if cache and earlier and _unchanged(source, cache, earlier):
         return earlier
     with _staged(home) as staging, Store(home.store) as store, store.writing() as writer:
         scan, data = _read_until_still(
@@ -188,7 +190,7 @@ def scan_source(
     earlier = _earlier_base(home, cache)
     if earlier is None:
         cache = None  # what it names may be gone from the store
-    elif cache and cache.first_change(source) is None:
+    elif cache and _unchanged(source, cache, earlier):
         return earlier.tree, cache
     changed: bytes | None = None
     for _ in range(_ROUNDS):
@@ -231,6 +233,12 @@ def _earlier_base(home: Home, cache: StatCache | None) -> Base | None:
         return None
     skipped = tuple(Skipped(path, reason) for path, reason in cache.facts["skipped"])
     return Base(base.key, base.tree, base.path, base.files, base.bytes, skipped)
+
+
+def _unchanged(source: str, cache: StatCache, earlier: Base) -> bool:
+    """Whether an import would find what it found before. A mount leaves no trace in its parent when it goes."""
+    left = (os.path.join(source, skipped.path) for skipped in earlier.skipped if skipped.reason == MOUNT_POINT)
+    return all(map(os.path.ismount, left)) and cache.first_change(source) is None
 
 
 def _read_until_still(
@@ -300,9 +308,13 @@ def _publish(home: Home, scan: Scan, data: str, ids: Ids) -> Base:
     return Base(key, tree, os.path.join(home.base(key), "data"), scan.files, scan.size_bytes, scan.skipped)
 
 
-def _rename_into_place(home: Home, key: str, data: str, tree: str, files: int, size_bytes: int) -> None:
+def _rename_into_place(
+    home: Home, key: str, data: str, tree: str, files: int, size_bytes: int, *, synced: bool = False
+) -> None:
     """Publish a staged copy, unless another process was faster or one is there and sound."""
     whole = os.path.dirname(data)
+    if synced:
+        mark_synced(whole)
     info = {"format": _FORMAT, "tree": tree, "files": files, "bytes": size_bytes, "boot": boot_id()}
     durable.write_file(os.path.join(whole, "info.json"), json.dumps(info).encode() + b"\n")
     try:
@@ -317,7 +329,7 @@ def find_base(home: Home, key: str) -> Base | None:
     try:
         with open(os.path.join(home.base(key), "info.json"), encoding="utf-8") as file:
             info = json.load(file)
-        if info["format"] != _FORMAT or info["boot"] != boot_id():
+        if info["format"] != _FORMAT or (info["boot"] != boot_id() and not is_synced(home.base(key))):
             return None
         return Base(key, info["tree"], os.path.join(home.base(key), "data"), info["files"], info["bytes"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -339,7 +351,7 @@ def ensure_base(home: Home, key: str, *, ids: Ids, progress: Progress | None = N
         data = os.path.join(staging, "0", "data")
         statistics = materialise(store, tree, data, ids=ids, progress=progress)
         durable.sync_filesystem(staging)
-        _rename_into_place(home, key, data, tree, statistics.files, statistics.size_bytes)
+        _rename_into_place(home, key, data, tree, statistics.files, statistics.size_bytes, synced=True)
     base = find_base(home, key)
     if base is None:
         raise StateError(f"the base {key} vanished while it was rebuilt")

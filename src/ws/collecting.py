@@ -11,6 +11,9 @@ has its turn, so what an operation under way is about to name is never touched. 
 touching it (`bases.touch`), and a base that was touched within the hour stays, or comes back. A user of a layer whom
 nobody knows, because it is about to be made, has an hour too.
 
+What a workspace with a damaged record needs cannot be told. As long as there is one, no base and no object goes, and
+the layers that name it as a user stay.
+
 Every step is safe to be killed in: what is left over is left over for the next time.
 """
 
@@ -25,14 +28,17 @@ from dataclasses import dataclass, field
 
 from ws import bases, durable, layers
 from ws.errors import Busy, NotFound
-from ws.layout import Home, WorkspaceRecord, read_record, read_stack
+from ws.layout import Home, WorkspaceRecord, read_record
 from ws.pool import waiting_containers
+from ws.records import read_records
 from ws.remote.runtime import current_key
 from ws.snapshots import looked_tree
+from ws.stacks import read_stack, stack_numbers
 from ws.store import commits, gc
 from ws.store.reach import reach
 from ws.store.repository import Store
 from ws.store.statcache import StatCache
+from ws.syncing import ensure_synced
 
 Progress = Callable[[str, int, int], None]
 
@@ -49,6 +55,7 @@ class Collected:
     runtimes: int
     objects: int
     bytes_freed: int
+    spared: tuple[str, ...]  # workspaces with a damaged record, for whose sake bases and objects were left
     dry_run: bool
 
 
@@ -82,23 +89,28 @@ def collect(home: Home, *, dry_run: bool = False, progress: Progress | None = No
     Commit point: none for all of it; each layer, base and pack goes by itself.
     """
     size = _Size()
+    damaged = read_records(home)[1]
+    if not dry_run:
+        ensure_synced(home)
     removed = _collect_layers(home, size, progress, dry_run=dry_run)
-    gone = _collect_bases(home, size, progress, dry_run=dry_run)
     runtimes = _collect_runtimes(home, size, dry_run=dry_run)
-    with Store(home.store) as store:
-        if dry_run:
-            objects, freed = _count_unneeded(home, store)
-        else:
-            _drop_orphaned_refs(home, store)
-            collected = gc.collect(store, lambda: _needed_trees(home), progress=progress)
-            objects, freed = collected.objects_removed, max(0, collected.bytes_freed)
-    return Collected(removed, gone, runtimes, objects, size.bytes + freed, dry_run)
+    gone = objects = freed = 0
+    if not damaged:
+        gone = _collect_bases(home, size, progress, dry_run=dry_run)
+        objects, freed = _collect_objects(home, progress, dry_run=dry_run)
+    spared = tuple(each.name for each in damaged)
+    return Collected(removed, gone, runtimes, objects, size.bytes + freed, spared, dry_run)
 
 
 def _records(home: Home) -> list[WorkspaceRecord]:
-    """Every record there is, in whatever state."""
-    found = [read_record(home, name) for name in os.listdir(home.at("workspaces"))]
-    return [record for record in found if record is not None]
+    """Every record that can be read, in whatever state."""
+    return read_records(home)[0]
+
+
+def _known(home: Home) -> set[str]:
+    """The ids of all workspaces, with a record that can be read or one that cannot."""
+    records, damaged = read_records(home)
+    return {record.id for record in records} | {each.id for each in damaged}
 
 
 # -- layers ------------------------------------------------------------------------------------------------------
@@ -113,7 +125,7 @@ def _collect_layers(home: Home, size: _Size, progress: Progress | None, *, dry_r
         with contextlib.suppress(Busy, NotFound), durable.locked(home.turn(record.id), timeout_s=0):
             count += _collect_layers_of(home, record.id, size, dry_run=dry_run)
     marks = _marks(home)
-    known = {record.id for record in _records(home)}
+    known = _known(home)
     for user in {user for users in marks.values() for user in users} - known:
         if not os.path.exists(home.pending(user)):
             old = [layer for layer, users in marks.items() if _is_old(users.get(user))]
@@ -131,8 +143,7 @@ def _collect_layers_of(home: Home, workspace_id: str, size: _Size, *, dry_run: b
     record = read_record(home, workspace_id)
     if record is None or record.state != "ready":
         return 0
-    directory = os.path.dirname(home.stack(record.id, 0))
-    numbers = sorted(int(name) for name in _listed(directory) if name.isdigit())
+    numbers = stack_numbers(home, record.id)
     spared = {record.history.head, record.history.undo, *numbers[-KEPT_STACKS:]}
     dropped = [number for number in numbers if number not in spared]
     needed = {record.upper, *record.layers}
@@ -231,8 +242,8 @@ def _used_bases(home: Home) -> set[str]:
     for record in _records(home):
         used.update((record.base, bases.base_key(record.origin_tree, record.ids)))
         used.update(waiting.base for waiting in record.history.unsettled)
-        for number in _listed(os.path.dirname(home.stack(record.id, 0))):
-            stack = read_stack(home, record.id, int(number)) if number.isdigit() else None
+        for number in stack_numbers(home, record.id):
+            stack = read_stack(home, record.id, number)
             if stack:
                 used.add(stack.base)
     return used
@@ -298,6 +309,16 @@ def _mounted_runtimes(home: Home) -> set[str] | None:
 # -- objects -----------------------------------------------------------------------------------------------------
 
 
+def _collect_objects(home: Home, progress: Progress | None, *, dry_run: bool) -> tuple[int, int]:
+    """How many objects went, and what they took."""
+    with Store(home.store) as store:
+        if dry_run:
+            return _count_unneeded(home, store)
+        _drop_orphaned_refs(home, store)
+        collected = gc.collect(store, lambda: _needed_trees(home), progress=progress)
+        return collected.objects_removed, max(0, collected.bytes_freed)
+
+
 def _needed_trees(home: Home) -> set[str]:
     """The trees that no reference names, and that must stay."""
     needed: set[str] = set()
@@ -312,19 +333,18 @@ def _needed_trees(home: Home) -> set[str]:
 
 def _drop_orphaned_refs(home: Home, store: Store) -> None:
     """References of workspaces that a crash kept from coming into being; while nobody writes, who might be one."""
-    known = {record.id for record in _records(home)}
-    if commits.workspaces(store) <= known:
+    if commits.workspaces(store) <= _known(home):
         return
     with durable.locked(store.lock, timeout_s=60, what="the store"):
         for workspace_id in commits.workspaces(store):
-            if read_record(home, workspace_id) is None and not os.path.exists(home.pending(workspace_id)):
+            if not os.path.exists(home.record(workspace_id)) and not os.path.exists(home.pending(workspace_id)):
                 commits.drop_refs(store, workspace_id)
 
 
 def _count_unneeded(home: Home, store: Store) -> tuple[int, int]:
     """How many objects nothing needs, and what they take in their packs."""
     live: dict[bytes, int] = {}
-    known = {record.id for record in _records(home)}
+    known = _known(home)
     refs = [commit for name, commit in commits.all_refs(store).items() if name.split("/")[2] in known]
     reach(store, map(bytes.fromhex, refs), map(bytes.fromhex, _needed_trees(home)), live)
     unneeded: set[bytes] = set()

@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from ws import durable, layers, overlay
 from ws.engine import RUN, RUNTIME, WORKSPACE
-from ws.errors import Busy, ContainerDied, EngineError, InvalidRequest, WorkspaceError
+from ws.errors import Busy, ContainerDied, EngineError, WorkspaceError
 from ws.layout import (
     ContainerRecord,
     EngineName,
     Home,
     Ids,
-    Intent,
     Options,
     WorkspaceRecord,
     boot_id,
-    new_id,
     process_start,
 )
 
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 
 START_DEADLINE_S = 30.0
 SOCKET = "shim.sock"
-DEFAULT_USER = (1000, 1000)
 
 
 class EngineFor(Protocol):
@@ -124,7 +121,7 @@ def launch(
     from ws.remote.runtime import ensure_runtime, shim_command
 
     runtime = ensure_runtime(home)
-    run_dir = _create_run_dir(home, ids, key)
+    run_dir = create_run_dir(home, ids, key)
     inside = engine.name != "none"
     command = shim_command(
         RUNTIME if inside else runtime.path,
@@ -161,64 +158,13 @@ def abandon(home: Home, engine: Engine, container_id: str, key: str) -> None:
     durable.remove_tree(home.run(key))
 
 
-def _create_run_dir(home: Home, ids: Ids, key: str) -> str:
+def create_run_dir(home: Home, ids: Ids, key: str) -> str:
+    """A container's run directory, which belongs to its user."""
     run_dir = home.run(key)
     os.mkdir(run_dir, 0o700)
     if os.geteuid() == 0:
         os.chown(run_dir, ids.host_uid, ids.host_gid)
     return run_dir
-
-
-def resolve_user(home: Home, engine: Engine, options: Options, user: str) -> tuple[int, int]:
-    """The ids behind `--user`: `1000`, `1000:1000`, or a name of the image, which the engine itself looks up.
-
-    Raises InvalidRequest for a user that the image does not have.
-    """
-    if user in ("", "root", "0", "0:0"):
-        # An image that names nobody would run as root; we do not, unless it is asked for.
-        return (0, 0) if user else DEFAULT_USER
-    uid, _, gid = user.partition(":")
-    if uid.isdigit() and (gid.isdigit() or not gid):
-        return int(uid), int(gid or uid)
-    if engine.name == "none":
-        return os.geteuid(), os.getegid()
-    from ws.engine.base import ContainerSpec
-    from ws.remote.runtime import ensure_runtime, python_command
-
-    runtime = ensure_runtime(home)
-    key = new_id()
-    ids = engine.host_ids(*DEFAULT_USER)
-    python = python_command(RUNTIME)
-    intent = Intent(workspace_id=f"user-{key}", operation="create", engine=engine.name, key=key)
-    with durable.intent(home.pending(intent.workspace_id), intent.to_bytes()):
-        run_dir = _create_run_dir(home, ids, key)
-        container_id = ""
-        try:
-            container_id = engine.create(
-                ContainerSpec(
-                    key=key,
-                    home=home.root,
-                    workspace_id="",
-                    ids=ids,
-                    options=options,
-                    command=(*python, "-c", "import time; time.sleep(60)"),
-                    runtime_dir=runtime.path,
-                    run_dir=run_dir,
-                )
-            )
-            engine.start(container_id)
-            probe = [*python, "-c", "import os; print(os.getuid(), os.getgid())"]
-            output = engine.exec(container_id, probe, user=user, workdir="/", timeout_s=START_DEADLINE_S)
-        except EngineError as error:
-            raise InvalidRequest(f"{options.image} has no user {user!r}", hint=str(error)) from error
-        finally:
-            if container_id:
-                engine.remove(container_id)
-            durable.remove_tree(run_dir)
-    found = output.stdout.split()
-    if output.exit_code != 0 or len(found) != 2:
-        raise InvalidRequest(f"{options.image} has no user {user!r}", hint="give it as uid:gid")
-    return int(found[0]), int(found[1])
 
 
 def wait_ready(home: Home, key: str, pid: int, *, timeout_s: float = START_DEADLINE_S) -> None:
@@ -345,7 +291,10 @@ def end_container(home: Home, engine_for: EngineFor, record: WorkspaceRecord) ->
     try:
         engine_for(record.engine, record.options.runtime).remove(record.container.id)
     except WorkspaceError as error:
-        trouble = error
+        trouble = EngineError(
+            f"{record.engine} may still have container {record.container.id[:12]} of {record.name}: {error.message}",
+            hint=f"`ws prune` removes it once {record.engine} answers",
+        )
         if record.container.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(record.container.pid, signal.SIGKILL)

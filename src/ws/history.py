@@ -26,8 +26,9 @@ from ws.errors import (
     WorkspaceError,
     WorkspaceNotFound,
 )
-from ws.layout import Home, Intent, Operation, Stack, WorkspaceRecord, read_record, write_record
+from ws.layout import Home, Intent, Operation, WorkspaceRecord, read_record, write_record
 from ws.recovery import ensure_whole
+from ws.stacks import Stack
 from ws.store import commits
 from ws.store.repository import Store
 

@@ -6,7 +6,9 @@ layer is made once, in its final place, and shared by name:
     layers/LAYER/data    the files, whiteouts and opaque directories, as overlayfs wrote them
     layers/LAYER/work    overlayfs' own scratch space while the layer is an upper
     layers/LAYER/users/  an empty file for each workspace that needs the layer
-    layers/LAYER/boot    the boot it was made in: nothing in a layer is synced, so after a power cut it is in doubt
+    layers/LAYER/boot    the boot it was made in: a layer is not synced when it is made, so after a power cut it is in
+                         doubt
+    layers/LAYER/synced  is there once the layer was sealed and the disk has all of it (`syncing`)
 
 The last user to go takes the layer away. Whoever shares a layer holds the lock of a workspace that uses it, so a layer
 without users is one that nobody can come to share: `rmdir users` is the test and the decision in one call.
@@ -20,8 +22,9 @@ import os
 from collections.abc import Iterable
 
 from ws import durable
-from ws.layout import Home, boot_id, read_stack
+from ws.layout import Home, boot_id
 from ws.overlay import shown_xattrs
+from ws.stacks import read_stack, stack_numbers
 
 
 def create_layer(home: Home, layer: str, user: str, *, like: str) -> str:
@@ -57,9 +60,25 @@ def is_trusted(home: Home, layer: str) -> bool:
     """Whether a layer is there and has what was written to it: made since the machine started, or synced since."""
     try:
         with open(os.path.join(home.layer(layer), "boot"), encoding="ascii") as file:
-            return file.read() in (boot_id(), "synced") and os.path.isdir(os.path.join(home.layer(layer), "data"))
+            known = file.read() == boot_id() or is_synced(home.layer(layer))
+        return known and os.path.isdir(os.path.join(home.layer(layer), "data"))
     except OSError:
         return False
+
+
+def note_boot(directory: str) -> None:
+    """Note of a layer that from now on it has what is written to it: what a crash left of it is taken as it is."""
+    durable.write_file(os.path.join(directory, "boot"), boot_id().encode(), sync=False)
+
+
+def is_synced(directory: str) -> bool:
+    """Whether a layer, or a base, is noted as one that the disk has."""
+    return os.path.exists(os.path.join(directory, "synced"))
+
+
+def mark_synced(directory: str) -> None:
+    """Note of a sealed layer, or of a base, that a sync has covered all of it. Only ever after that sync."""
+    os.close(os.open(os.path.join(directory, "synced"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def is_present(home: Home, layer: str) -> bool:
@@ -69,12 +88,11 @@ def is_present(home: Home, layer: str) -> bool:
 
 def forget_doubtful_stacks(home: Home, user: str) -> None:
     """Forget which layers made up a workspace's snapshots, where these may have been lost: git has the snapshots."""
-    directory = os.path.dirname(home.stack(user, 0))
-    with contextlib.suppress(FileNotFoundError):
-        for number in os.listdir(directory):
-            stack = read_stack(home, user, int(number)) if number.isdigit() else None
-            if stack is None or not all(is_trusted(home, layer) for layer in stack.layers):
-                os.unlink(os.path.join(directory, number))
+    for number in stack_numbers(home, user):
+        stack = read_stack(home, user, number)
+        if stack is None or not all(is_trusted(home, layer) for layer in stack.layers):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(home.stack(user, number))
 
 
 def share_layers(home: Home, layers: Iterable[str], user: str) -> None:

@@ -8,15 +8,16 @@
     workspaces/ID/kept/         backups and trash of its tools: outside of the tree, so that no restore takes them away
     workspaces/ID/events.jsonl  what its tools did
     workspaces/ID/memory.json   what a dialect remembers between calls: the session of a persistent shell
-    workspaces/ID/stacks/N      Stack: the layers of snapshot N, as long as they are there
+    workspaces/ID/stacks/N      Stack: the layers of snapshot N, as long as they are there (`stacks`)
     workspaces/ID/looked        the tree that a diff, an apply or an export saw last: the collector spares it
     names/NAME                  symlink to ID; making it claims the name
-    bases/KEY/                  data (the immutable tree) and info.json
+    bases/KEY/                  data (the immutable tree) and info.json (`bases`)
     layers/LAYER/               an upper, or what was one until it was sealed (`layers`)
     store/                      the bare git repository of all snapshots
     imports/KEY                 stat caches of imported sources
     runtimes/KEY/               what is mounted into containers to run the shim
     run/KEY/                    a container's run directory; the shim's socket is in it
+    users/KEY                   the ids of a name of an image (`users`)
     pool/KEY/                   warm containers of one configuration (`pool`)
     engines/                    sockets and logs of engine services that ws started
     pending/ID                  Intent: an operation under way, flocked by whoever carries it out
@@ -32,6 +33,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import stat
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -127,18 +129,21 @@ _PARTS = (
     "layers",
     "imports",
     "runtimes",
+    "users",
     "run",
     "pool",
     "engines",
     "pending",
     "staging",
 )
+_FIRST = {*_PARTS, "reserve"}  # what the first use makes
+_ANOTHER = "set WS_HOME to a directory of its own"
 
 
 def open_home(root: str | None = None) -> Home:
     """The state directory, made on first use, 0700 because a setuid file made in a container lies in it.
 
-    Raises StateUnusable when it is not ours, not writable, or of a newer format.
+    Raises StateUnusable when it is not ours, not private, not writable, holds something else, or has a newer format.
     Commit point of the first use: the rename of `format`.
     """
     home = Home(os.path.abspath(root or default_home()))
@@ -146,11 +151,16 @@ def open_home(root: str | None = None) -> Home:
     try:
         with open(marker, encoding="ascii") as file:
             found = file.read().strip()
+        look = os.stat(home.root)
     except FileNotFoundError:
         _make_home(home)
         return home
     except OSError as error:
         raise StateUnusable(f"cannot read {marker}: {error.strerror}") from error
+    # Who else may write there may have ws, which is often root, mount and remove what they like.
+    _check_owner(home, look)
+    if look.st_mode & 0o077:
+        raise StateUnusable(f"{home.root} is open to others", hint=f"chmod 700 {home.root}")
     if found != str(FORMAT):
         raise StateUnusable(
             f"{home.root} has format {found[:20]!r}, this ws knows {FORMAT}",
@@ -159,9 +169,26 @@ def open_home(root: str | None = None) -> Home:
     return home
 
 
+def _check_unused(home: Home) -> None:
+    """What is there before the first use must be ours alone, and empty but for what a dead first use left."""
+    look, found = os.stat(home.root), set(os.listdir(home.root))
+    _check_owner(home, look)
+    strange = {name for name in found if name not in _FIRST and not name.startswith(".format.")}
+    if strange and "format" not in found:  # else somebody was faster
+        raise StateUnusable(f"{home.root} is not empty and no WS_HOME: it holds {min(strange)!r}", hint=_ANOTHER)
+    if look.st_mode & stat.S_IWOTH:
+        raise StateUnusable(f"{home.root} is open to everybody", hint=_ANOTHER)
+
+
+def _check_owner(home: Home, look: os.stat_result) -> None:
+    if look.st_uid != os.geteuid():
+        raise StateUnusable(f"{home.root} belongs to user {look.st_uid}, not to {os.geteuid()}", hint=_ANOTHER)
+
+
 def _make_home(home: Home) -> None:
     try:
         os.makedirs(home.root, mode=0o700, exist_ok=True)
+        _check_unused(home)
         os.chmod(home.root, 0o700)
         for part in _PARTS:
             durable.ensure_directory(home.at(part))
@@ -339,6 +366,7 @@ class WorkspaceRecord:
     applied_tree: str = ""  # what was last applied to the source: the middle from then on
     applied_git_tree: str = ""  # the same for what git obeys, which is applied only when it is asked for
     forked_from: str | None = None  # ID/N
+    skipped: tuple[str, ...] = ()  # what of the source was left out, as PATH: REASON
 
     def stands_on(self, waiting: Unsettled) -> bool:
         """Whether what is below the upper is that safety snapshot, and nothing else."""
@@ -361,48 +389,12 @@ class WorkspaceRecord:
                 options=Options(**fields.pop("options")),
                 layers=tuple(fields.pop("layers")),
                 exclude=tuple(fields.pop("exclude")),
+                skipped=tuple(fields.pop("skipped", ())),
                 container=ContainerRecord(**container) if container else None,
                 **fields,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(f"a workspace record cannot be read: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """The directories that make up a snapshot. A cache: what is missing or doubtful is rebuilt from git."""
-
-    tree: str
-    base: str
-    layers: tuple[str, ...]
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(_fields(self)).encode()
-
-
-def read_stack(home: Home, workspace_id: str, number: int) -> Stack | None:
-    """The stack of a snapshot, or None when there is none that can be read."""
-    try:
-        with open(home.stack(workspace_id, number), "rb") as file:
-            fields = json.loads(file.read())
-        return Stack(tree=fields["tree"], base=fields["base"], layers=tuple(fields["layers"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def needed_layers(home: Home, record: WorkspaceRecord) -> set[str]:
-    """The layers a workspace cannot do without, and those that its snapshots are quick to restore with."""
-    needed = {record.upper, *record.layers}
-    for waiting in record.history.unsettled:
-        needed.update(waiting.layers)
-    try:
-        numbers = os.listdir(os.path.dirname(home.stack(record.id, 0)))
-    except FileNotFoundError:
-        return needed
-    for number in numbers:
-        stack = read_stack(home, record.id, int(number)) if number.isdigit() else None
-        needed.update(stack.layers if stack else ())
-    return needed
 
 
 def process_start(pid: int) -> int | None:
@@ -446,7 +438,7 @@ def read_record(home: Home, workspace_id: str) -> WorkspaceRecord | None:
     """The record, or None when there is no such workspace (any more).
 
     A record is replaced whole, by a rename: the same inode with the same times has the same bytes, and they are taken
-    apart once. Every tool call comes here twice.
+    apart once. Every tool call comes here twice. Raises StateError when it is damaged.
     """
     path = home.record(workspace_id)
     try:
@@ -461,6 +453,9 @@ def read_record(home: Home, workspace_id: str) -> WorkspaceRecord | None:
     except (FileNotFoundError, NotADirectoryError):
         _records.pop(path, None)
         return None
+    except StateError as error:
+        hint = f"`ws rm {workspace_id}` removes it, whatever it holds"
+        raise StateError(f"workspace {workspace_id} is damaged: {error.message}", hint=hint) from error
     identity = (opened.st_dev, opened.st_ino, opened.st_size, opened.st_mtime_ns, opened.st_ctime_ns)
     if len(_records) >= _MAX_RECORDS:
         _records.clear()

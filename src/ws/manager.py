@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ws import containers, pool
+from ws import pool
 from ws.creation import create_workspace, name_taken, options_of
 from ws.engine.base import Engine, ImageFacts
-from ws.errors import EngineUnavailable, InvalidRequest, WorkspaceNotFound
-from ws.layers import remove_unused_layers
+from ws.errors import InvalidRequest, StateError, WorkspaceError, WorkspaceNotFound
 from ws.layout import (
     EngineName,
     Home,
@@ -29,13 +28,16 @@ from ws.layout import (
     read_record,
     resolve_name,
 )
+from ws.listing import WorkspaceInfo, list_workspaces
 from ws.pool import check_size
-from ws.recovery import collect_lost, collect_orphans, collect_remains, recover
+from ws.recovery import ENGINES, recover, remove_damaged
 from ws.spec import WorkspaceSpec, check_name, check_spec, default_name
-from ws.workspace import Workspace, WorkspaceInfo, list_workspaces, open_workspace
+from ws.users import resolve_user
+from ws.workspace import Workspace, open_workspace
 
 if TYPE_CHECKING:
     from ws.collecting import Collected
+    from ws.pruning import Pruned
     from ws.verifying import VerifyReport
     from ws.warming import PoolInfo
 
@@ -217,6 +219,7 @@ class Manager:
             exclude=spec.exclude,
             image_id=facts.id,
             image_env=dict(facts.env),
+            skipped=tuple(map(str, base.skipped)),
         )
 
     def _configure(self, engine: Engine, spec: WorkspaceSpec) -> tuple[Options, Ids, ImageFacts]:
@@ -224,7 +227,7 @@ class Manager:
         image = spec.image or os.environ.get("WS_IMAGE") or DEFAULT_IMAGE
         facts = engine.image(image)
         options = replace(options_of(spec, image), runtime=spec.runtime)
-        uid, gid = containers.resolve_user(self._home, engine, options, spec.user or facts.user)
+        uid, gid = resolve_user(self._home, engine, options, facts.id, spec.user or facts.user)
         return options, engine.host_ids(uid, gid), facts
 
     # -- pool ------------------------------------------------------------------------------------------------
@@ -274,13 +277,25 @@ class Manager:
 
     # -- end -------------------------------------------------------------------------------------------------
 
-    def remove(self, name: str) -> None:
-        """Remove a workspace. Raises WorkspaceNotFound; never fails because the engine is gone."""
+    def remove(self, name: str) -> WorkspaceError | None:
+        """Remove a workspace, also one whose record is damaged. Raises WorkspaceNotFound, Busy.
+
+        Never fails because the engine is gone: returns its trouble, if it may still have the container.
+        """
+        workspace_id = self._resolve(name)
+        try:
+            read_record(self._home, workspace_id)
+        except (StateError, OSError):
+            return remove_damaged(self._home, self.engine, workspace_id)
+        with contextlib.suppress(WorkspaceNotFound):  # somebody was faster
+            return Workspace(self._home, workspace_id, self.engine).remove()
+        return None
+
+    def _resolve(self, name: str) -> str:
         workspace_id = resolve_name(self._home, name)
-        if workspace_id is None or read_record(self._home, workspace_id) is None:
+        if workspace_id is None or not os.path.exists(self._home.record(workspace_id)):
             raise WorkspaceNotFound(f"no workspace is called {name!r}", hint="`ws ls` shows what there is")
-        with contextlib.suppress(WorkspaceNotFound):
-            Workspace(self._home, workspace_id, self.engine).remove()
+        return workspace_id
 
     def verify(self, name: str | None = None, *, progress: Progress | None = None) -> VerifyReport:
         """Read everything back: the snapshots of one workspace, or of all, and the bases. Damage is in the report.
@@ -289,7 +304,7 @@ class Manager:
         """
         from ws.verifying import verify
 
-        return verify(self._home, self.open(name).id if name is not None else None, progress=progress)
+        return verify(self._home, self._resolve(name) if name is not None else None, progress=progress)
 
     def gc(self, *, dry_run: bool = False, progress: Progress | None = None) -> Collected:
         """Remove layers, bases, runtimes and objects that nothing needs; safe beside running workspaces.
@@ -300,23 +315,13 @@ class Manager:
 
         return collect(self._home, dry_run=dry_run, progress=progress)
 
-    def prune(self, *, now: float | None = None, dry_run: bool = False) -> builtins.list[str]:
-        """Remove workspaces whose time is up, and containers and layers that belong to none; stale ones of the pool."""
-        from ws.warming import sweep
+    def prune(self, *, now: float | None = None, dry_run: bool = False) -> Pruned:
+        """Remove workspaces whose time is up, and what crashes left, on every engine that answers.
 
-        moment = time.time() if now is None else now
-        expired = [info for info in self.list() if info.expires_at is not None and info.expires_at <= moment]
-        if not dry_run:
-            remove_unused_layers(self._home)
-            for info in expired:
-                with contextlib.suppress(WorkspaceNotFound):
-                    self.remove(info.id)
-            collect_remains(self._home)
-            sweep(self._home, self.engine)
-            with contextlib.suppress(EngineUnavailable):
-                self.engine()  # where there is no workspace left, an orphan may be of the engine that `create` uses
-            used = {info.engine for info in self.list()} | {info.engine for info in self.list_pool()}
-            for name in sorted(used | {engine.name for engine in self._engines.values()}):
-                collect_orphans(self._home, self.engine, name)
-                collect_lost(self.engine, name)
-        return [info.name for info in expired]
+        What could not be done is in `troubles`; nothing of it is raised.
+        """
+        from ws.pruning import prune
+
+        asked_for = self._engine_name or os.environ.get("WS_ENGINE") or None
+        needed = next((name for name in ENGINES if name == asked_for), None)
+        return prune(self._home, self.engine, self.remove, needed=needed, now=now, dry_run=dry_run)

@@ -28,7 +28,7 @@ def create_many(
     *,
     name: str | None,
     pool_size: int | None,
-    remove: Callable[[str], None],
+    remove: Callable[[str], object],
     progress: Progress | None,
 ) -> list[WorkspaceRecord]:
     """Workspaces that differ in their names alone, as many at once as there is something to wait for.

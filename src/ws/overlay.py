@@ -165,19 +165,20 @@ def shown_xattrs(directory: int | str) -> dict[str, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class MountPlan:
-    """An overlay to be: lowers from the top down, and the upper that takes the changes.
+    """An overlay to be: lowers from the top down, and the upper that takes the changes, if any are to be made.
 
     `upper` holds the directories `data` and `work`; each lower is a directory named in full.
     """
 
     lowers: tuple[str, ...]
-    upper: str
+    upper: str | None
     userxattr: bool = False  # the whiteout namespace of a mount made in a user namespace
 
     def describe(self) -> list[str]:
         """The plan in the words of mount(8), for people."""
         lines = [f"lowerdir+={lower}" for lower in self.lowers]
-        lines += [f"upperdir={self.upper}/data", f"workdir={self.upper}/work"]
+        if self.upper is not None:
+            lines += [f"upperdir={self.upper}/data", f"workdir={self.upper}/work"]
         lines += [f"{key}={value}" for key, value in self._options()]
         return [*lines, "userxattr"] if self.userxattr else lines
 
@@ -199,13 +200,13 @@ class MountPlan:
             )
         with contextlib.ExitStack() as held:
             lowers = [held.enter_context(_pinned(lower)) for lower in self.lowers]
-            upper = held.enter_context(_pinned(os.path.join(self.upper, "data")))
-            work = held.enter_context(_pinned(os.path.join(self.upper, "work")))
             context = fsopen("overlay")
             held.callback(os.close, context)
             _set_lowers(context, lowers)
-            fsconfig(context, _FSCONFIG_SET_STRING, "upperdir", upper)
-            fsconfig(context, _FSCONFIG_SET_STRING, "workdir", work)
+            if self.upper is not None:
+                for option, part in (("upperdir", "data"), ("workdir", "work")):
+                    pinned = held.enter_context(_pinned(os.path.join(self.upper, part)))
+                    fsconfig(context, _FSCONFIG_SET_STRING, option, pinned)
             for key, value in self._options():
                 fsconfig(context, _FSCONFIG_SET_STRING, key, value)
             if self.userxattr:

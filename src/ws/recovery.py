@@ -23,30 +23,25 @@ from typing import TYPE_CHECKING
 from ws import durable
 from ws.containers import EngineFor, create_upper, end_container
 from ws.engine import RUN
-from ws.errors import StateError, WorkspaceError
+from ws.errors import NotFound, StateError, WorkspaceError
 from ws.layers import (
     forget_doubtful_stacks,
     is_present,
     is_trusted,
     layers_of,
+    note_boot,
     release_layers,
     remove_unused_layers,
 )
-from ws.layout import (
-    EngineName,
-    Home,
-    Intent,
-    WorkspaceRecord,
-    needed_layers,
-    new_id,
-    process_start,
-    read_record,
-    write_record,
-)
-from ws.sealing import put_right
+from ws.layout import EngineName, Home, Intent, WorkspaceRecord, new_id, process_start, read_record, write_record
+from ws.records import name_of, read_records
+from ws.sealing import LOCK_TIMEOUT_S, put_right
+from ws.stacks import needed_layers
 
 if TYPE_CHECKING:
     from ws.engine.base import ContainerState, Engine
+
+ENGINES: tuple[EngineName, ...] = ("podman", "docker", "none")
 
 
 def recover(home: Home, engine_for: EngineFor) -> list[str]:
@@ -165,14 +160,68 @@ def discard(
         if record.state != "removing":
             write_record(home, replace(record, state="removing"))
         trouble = end_container(home, engine_for, record)
+        _sync_base(home, record.base)
         if record.history.count:
-            from ws.store.commits import drop_refs
-            from ws.store.repository import Store
-
-            with Store(home.store) as store:
-                drop_refs(store, workspace_id)
+            _drop_refs(home, workspace_id)
     discard_unborn(home, workspace_id, record.name if record else "")
     return trouble
+
+
+def _sync_base(home: Home, key: str) -> None:
+    """The base stays for the workspaces to come, also after a reboot. It is synced once: the first removal waits."""
+    from ws.syncing import ensure_synced
+
+    ensure_synced(home, only_base=key)
+
+
+def remove_damaged(home: Home, engine_for: EngineFor, workspace_id: str) -> WorkspaceError | None:
+    """Take a workspace away whose record cannot be read: the containers that have it are found by label and by mount.
+
+    Idempotent; returns the trouble of an engine that may have one. Raises Busy.
+    Commit point: the rename of its directory; before it, another `ws rm` begins again.
+    """
+    name = name_of(home, workspace_id) or ""
+    with contextlib.ExitStack() as held:
+        for lock in (home.turn(workspace_id), home.lock(workspace_id)):
+            with contextlib.suppress(NotFound):  # more is damaged than the record
+                held.enter_context(durable.locked(lock, timeout_s=LOCK_TIMEOUT_S, what=f"workspace {workspace_id}"))
+        trouble = _end_containers_of(home, engine_for, workspace_id)
+        _drop_refs(home, workspace_id)
+        discard_unborn(home, workspace_id, name)
+        durable.unlink(home.pending(workspace_id))  # of an operation that died, and that nobody can finish
+    return trouble
+
+
+def _end_containers_of(home: Home, engine_for: EngineFor, workspace_id: str) -> WorkspaceError | None:
+    ended = 0
+    trouble: WorkspaceError | None = None
+    for engine_name in ENGINES:
+        try:
+            engine = engine_for(engine_name)
+            for listed in engine.list(home.root):
+                if _has_workspace(engine, listed, workspace_id):
+                    engine.remove(listed.id)
+                    durable.remove_tree(home.run(listed.key))
+                    ended += 1
+        except WorkspaceError as error:
+            trouble = error
+    return None if ended else trouble
+
+
+def _has_workspace(engine: Engine, listed: ContainerState, workspace_id: str) -> bool:
+    """Whether a container is a workspace's; one that came from the pool says so only by what is mounted in it."""
+    if listed.workspace_id:
+        return listed.workspace_id == workspace_id
+    state = engine.find(listed.id)
+    return state is not None and _mounted_from(state.pid, f"{RUN}/kept").endswith(f"/workspaces/{workspace_id}/kept")
+
+
+def _drop_refs(home: Home, workspace_id: str) -> None:
+    from ws.store.commits import drop_refs
+    from ws.store.repository import Store
+
+    with Store(home.store) as store:
+        drop_refs(store, workspace_id)
 
 
 def discard_unborn(home: Home, workspace_id: str, name: str) -> None:
@@ -190,21 +239,29 @@ def discard_unborn(home: Home, workspace_id: str, name: str) -> None:
         durable.remove_tree(staged)
 
 
-def collect_remains(home: Home) -> list[str]:
-    """Take away what a power cut left of workspaces without a record, and of which no intent tells."""
-    collected = []
-    for workspace_id in _entries(home.at("workspaces")):
-        # In this order: a creation has its intent before its directory, and its record before the intent goes.
-        unborn = not os.path.exists(home.pending(workspace_id)) and not os.path.exists(home.record(workspace_id))
-        if unborn:
-            discard_unborn(home, workspace_id, "")
-            collected.append(workspace_id)
+def find_remains(home: Home) -> list[str]:
+    """What a power cut left of workspaces without a record, and of which no intent tells: paths under WS_HOME."""
+    found = [f"workspaces/{each}" for each in _entries(home.at("workspaces")) if _is_unborn(home, each)]
     for name in _entries(home.at("names")):
         with contextlib.suppress(OSError):
-            holder = os.readlink(home.name(name))
-            if not os.path.exists(home.pending(holder)) and not os.path.exists(home.record(holder)):
-                durable.unlink(home.name(name))
-    return collected
+            if _is_unborn(home, os.readlink(home.name(name))):
+                found.append(f"names/{name}")
+    return found
+
+
+def _is_unborn(home: Home, workspace_id: str) -> bool:
+    # In this order: a creation has its intent before its directory, and its record before the intent goes.
+    return not os.path.exists(home.pending(workspace_id)) and not os.path.exists(home.record(workspace_id))
+
+
+def collect_remains(home: Home) -> None:
+    """Take away what `find_remains` finds."""
+    for path in find_remains(home):
+        part, _, name = path.partition("/")
+        if part == "workspaces":
+            discard_unborn(home, name, "")
+        else:
+            durable.unlink(home.name(name))
 
 
 def ensure_whole(home: Home, record: WorkspaceRecord) -> WorkspaceRecord:
@@ -230,6 +287,8 @@ def ensure_whole(home: Home, record: WorkspaceRecord) -> WorkspaceRecord:
         whole = replace(whole, layers=kept, upper=upper, history=history)
         if upper != record.upper:
             create_upper(home, whole, upper)
+    for layer in (whole.upper, *whole.layers[: whole.history.unhashed]):
+        note_boot(home.layer(layer))
     if whole == record:
         return record
     write_record(home, whole)
@@ -238,18 +297,11 @@ def ensure_whole(home: Home, record: WorkspaceRecord) -> WorkspaceRecord:
     return whole
 
 
-def collect_orphans(home: Home, engine_for: EngineFor, engine_name: EngineName) -> list[str]:
-    """Remove containers that carry our label and that nothing names."""
-    engine = engine_for(engine_name)
-    orphans = find_orphans(home, engine)
-    for state in orphans:
-        engine.remove(state.id)
-        durable.remove_tree(home.run(state.key))
-    return [state.id for state in orphans]
-
-
 def find_orphans(home: Home, engine: Engine) -> list[ContainerState]:
-    """Containers that carry our label and that no workspace, no pool and no living operation names."""
+    """Containers that carry our label and that no workspace, no pool and no living operation names.
+
+    Those that may be of a workspace whose record is damaged are none.
+    """
     from ws.pool import waiting_containers  # 10 ms that `ws exec`, which comes through this module, does not have
 
     present = engine.list(home.root)
@@ -258,38 +310,35 @@ def find_orphans(home: Home, engine: Engine) -> list[ContainerState]:
     named = _keys_under_way(home)
     named.update(waiting_containers(home))
     named |= _keys_under_way(home)
-    for workspace_id in _entries(home.at("workspaces")):
-        record = read_record(home, workspace_id)
-        if record is not None and record.container is not None:
-            named.add(record.container.key)
-    return [state for state in present if state.key not in named]
+    records, damaged = read_records(home)
+    named.update(record.container.key for record in records if record.container is not None)
+    claimed = {each.id for each in damaged} | ({""} if damaged else set())  # one from the pool is labelled with none
+    return [state for state in present if state.key not in named and state.workspace_id not in claimed]
 
 
-def collect_lost(engine_for: EngineFor, engine_name: EngineName) -> list[str]:
-    """Remove containers whose WS_HOME was deleted: nobody will ever come for them.
+def find_lost(engine: Engine) -> list[ContainerState]:
+    """Containers whose WS_HOME was deleted: nobody will ever come for them.
 
     That a path is not there says little: another container may talk to the same engine from another root. That the
     kernel calls the container's own run directory deleted says it all.
     """
-    engine = engine_for(engine_name)
-    collected = []
+    lost = []
     for listed in engine.list(None):
         if listed.home and not os.path.exists(listed.home):
             state = engine.find(listed.id)
-            if state is not None and state.pid and _is_deleted(state.pid, RUN):
-                engine.remove(state.id)
-                collected.append(state.id)
-    return collected
+            if state is not None and _mounted_from(state.pid, RUN).endswith("//deleted"):
+                lost.append(state)
+    return lost
 
 
-def _is_deleted(pid: int, mounted_at: str) -> bool:
-    """Whether the directory that a process has mounted somewhere has lost its last name."""
+def _mounted_from(pid: int, mounted_at: str) -> str:
+    """The directory of its filesystem that a process has mounted somewhere; "" when none, or the process is gone."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             fields = line.split(" ")
             if fields[4] == mounted_at:
-                return fields[3].endswith("//deleted")
-    return False
+                return fields[3]
+    return ""
 
 
 def _keys_under_way(home: Home) -> set[str]:

@@ -29,19 +29,11 @@ from ws.containers import EngineFor
 from ws.engine.base import WORKSPACE
 from ws.errors import ContainerDied, RestoreFailed, SnapshotNotFound, StoreDamaged, WorkspaceError
 from ws.history import Target, find_number, find_target, turn
-from ws.layout import (
-    History,
-    Home,
-    Mark,
-    Stack,
-    Unsettled,
-    WorkspaceRecord,
-    new_id,
-    read_record,
-    read_stack,
-)
+from ws.layout import History, Home, Mark, Unsettled, WorkspaceRecord, new_id, read_record
 from ws.snapshots import publish, settle
+from ws.stacks import Stack, read_stack
 from ws.store.repository import Store
+from ws.syncing import note_synced
 
 MAX_UNSETTLED = 16
 SETTLED_AT_ONCE = 2  # of those that are too many: no restore pays for all that others put off
@@ -182,7 +174,15 @@ def _restore(
         if not any(record.upper in waiting.layers for waiting in kept.unsettled):
             layers.release_layers(home, [record.upper], record.id)
         sealing.forget_old_scans(home, switched)
+        _note_synced(home, switched)
     return Restored(target, kept.count if kept != record.history else None, ended)
+
+
+def _note_synced(home: Home, switched: WorkspaceRecord) -> None:
+    """The sync before the switch has covered what the workspace stands on now, and what was kept."""
+    kept = switched.history.unsettled[-1:]
+    sealed = {*switched.layers, *(layer for waiting in kept for layer in waiting.layers)}
+    note_synced([home.base(switched.base), *map(home.layer, sealed)])
 
 
 def _keep(home: Home, store: Store, record: WorkspaceRecord, target: Target) -> History:
@@ -231,13 +231,16 @@ def at_rest(home: Home, record: WorkspaceRecord) -> bool:
 
 def _usable_stack(home: Home, record: WorkspaceRecord, target: Target) -> Stack | None:
     """The directories of a snapshot, if all are there and none is in doubt after a crash of the machine."""
-    stack = read_stack(home, record.id, target.number)
-    if stack is None and target.number == 0:
-        stack = Stack(tree=target.tree, base=bases.base_key(target.tree, record.ids), layers=())
-    if stack is None or stack.tree != target.tree or bases.find_base(home, stack.base) is None:
-        return None
-    trusted = all(layers.is_trusted(home, layer) for layer in stack.layers)
-    return stack if trusted else None
+    remembered = read_stack(home, record.id, target.number)
+    # The base that the workspace began with, or one that an earlier restore built from git.
+    whole = Stack(tree=target.tree, base=bases.base_key(target.tree, record.ids), layers=())
+    return next((stack for stack in (remembered, whole) if stack and _is_usable(home, target, stack)), None)
+
+
+def _is_usable(home: Home, target: Target, stack: Stack) -> bool:
+    if stack.tree != target.tree or bases.find_base(home, stack.base) is None:
+        return False
+    return all(layers.is_trusted(home, layer) for layer in stack.layers)
 
 
 @contextlib.contextmanager

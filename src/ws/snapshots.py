@@ -20,7 +20,8 @@ from ws import containers, durable
 from ws.capturing import Caps, Capture, capture, keep_cache, scan_layers
 from ws.errors import Busy
 from ws.history import Kind, Snapshot, recorded, remember_stack, turn
-from ws.layout import Home, Operation, Stack, WorkspaceRecord, write_record
+from ws.layout import Home, Operation, WorkspaceRecord, write_record
+from ws.stacks import Stack
 from ws.store import commits, gc
 from ws.store.packs import PackWriter
 from ws.store.repository import Store
@@ -102,7 +103,7 @@ def _publish_commit(
             "root": containers.root_of(home, record),
             "paths_changed": captured.paths_changed,
             "size_bytes": captured.size_bytes,
-            "skipped": [f"{skipped.path}: {skipped.reason}" for skipped in captured.skipped],
+            "skipped": [str(skipped) for skipped in captured.skipped],
             "parent": parent,
             "restored": restored,
             "layers": list(record.layers) if captured.sealed else None,
@@ -175,7 +176,6 @@ def looked_tree(home: Home, workspace_id: str) -> str | None:
 
 def _add_base(home: Home, writer: PackWriter, record: WorkspaceRecord) -> commits.Snapshot:
     """What the workspace began as, published with its first snapshot: most workspaces never take one."""
-    facts = {"paths_changed": 0, "size_bytes": 0, "skipped": [], "parent": None, "restored": None, "layers": []}
     return commits.add_snapshot(
         writer,
         workspace=record.id,
@@ -183,5 +183,14 @@ def _add_base(home: Home, writer: PackWriter, record: WorkspaceRecord) -> commit
         tree=record.origin_tree,
         message=f"base: {record.source or 'empty'}",
         created_ns=int(record.created_at * 1e9),
-        facts={"kind": "base", "root": containers.root_of(home, record), **facts},
+        facts={
+            "kind": "base",
+            "root": containers.root_of(home, record),
+            "paths_changed": 0,
+            "size_bytes": 0,
+            "skipped": list(record.skipped),
+            "parent": None,
+            "restored": None,
+            "layers": [],
+        },
     )

@@ -180,20 +180,30 @@ def drain(
     return removed
 
 
-def sweep(home: Home, engine_for: EngineFor, *, image: str | None = None) -> int:
-    """Remove stale containers: ended, of another ws, or, where `image` is given, of an image it no longer names."""
-    removed = 0
+def sweep(
+    home: Home,
+    engine_for: EngineFor,
+    *,
+    image: str | None = None,
+    engine: EngineName | None = None,
+    dry_run: bool = False,
+) -> list[str]:
+    """Remove stale containers, of one engine or all: ended, of another ws, or, where `image` is given, of an image it
+    no longer names. Their ids. Raises what the engine raises.
+    """
+    removed = []
     for name in configuration_keys(home):
         known = read_configuration(home, name)
-        if known is None:
+        if known is None or engine not in (None, known[0].engine):
             continue
         configuration, asked_for = known
         replaced = image == asked_for and _image_id(engine_for, configuration, image) != configuration.image_id
         for key in waiting_keys(home, name):
             entry = read_entry(os.path.join(home.pool(name), key))
-            if entry is None or replaced or not _is_fresh(configuration, entry):
-                removed += _remove(home, engine_for, configuration, key)
-        if replaced or configuration.runtime != current_key():
+            stale = entry is None or replaced or not _is_fresh(configuration, entry)
+            if stale and (dry_run or _remove(home, engine_for, configuration, key)):
+                removed.append(entry.id if entry else key)
+        if not dry_run and (replaced or configuration.runtime != current_key()):
             forget_pool(home, name)
     return removed
 

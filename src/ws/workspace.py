@@ -11,12 +11,11 @@ Light to import: `ws exec` comes through here. Engines, pygit2 and pydantic are 
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO
 
 from ws import containers, durable
 from ws.containers import EngineFor
@@ -30,7 +29,6 @@ from ws.errors import (
 )
 from ws.inside import Held, Inside, environment
 from ws.layout import (
-    EngineName,
     Home,
     Intent,
     WorkspaceRecord,
@@ -40,6 +38,7 @@ from ws.layout import (
     resolve_name,
     write_record,
 )
+from ws.listing import WorkspaceInfo
 from ws.recovery import discard, ensure_whole, recover_workspace
 from ws.remote.channel import Channel
 from ws.remote.following import Terminal
@@ -55,61 +54,9 @@ if TYPE_CHECKING:
     from ws.toolbox.router import Router
     from ws.tools.context import Caps
 
-Status = Literal["running", "stopped", "removing"]
-
 MAX_OUTPUT_BYTES = 16 << 20
 LOCK_TIMEOUT_S = 30.0
 SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkspaceInfo:
-    """A workspace at one moment, for lists."""
-
-    id: str
-    name: str
-    status: Status
-    engine: EngineName
-    image: str
-    source: str | None
-    base: str
-    network: str
-    memory_bytes: int
-    cpus: float
-    pids: int
-    user: str
-    created_at: float
-    expires_at: float | None
-    container: str | None
-    warm: bool  # its container came from the pool
-    forked_from: str | None  # the id of a workspace and the number of its snapshot, as ID/N
-
-    @classmethod
-    def of(cls, record: WorkspaceRecord) -> WorkspaceInfo:
-        status: Status
-        if record.state == "ready":
-            status = "running" if record.container and record.container.alive() else "stopped"
-        else:
-            status = record.state
-        return cls(
-            id=record.id,
-            name=record.name,
-            status=status,
-            engine=record.engine,
-            image=record.options.image,
-            source=record.source,
-            base=record.base,
-            network=record.options.network,
-            memory_bytes=record.options.memory_bytes,
-            cpus=record.options.cpus,
-            pids=record.options.pids,
-            user=f"{record.ids.uid}:{record.ids.gid}",
-            created_at=record.created_at,
-            expires_at=record.expires_at,
-            container=record.container.id if record.container else None,
-            warm=record.container is not None and record.container.warm,
-            forked_from=record.forked_from,
-        )
 
 
 class Workspace(Timeline):
@@ -368,30 +315,32 @@ class Workspace(Timeline):
         """Bring the container up if it is not; any other use does the same by itself."""
         self._enter()[2].release()
 
-    def remove(self) -> None:
+    def remove(self) -> WorkspaceError | None:
         """Take the workspace away with all its files. Works whatever state it is in, and when it is gone already.
 
-        Commit point: the record that says `removing`; a crash after it is finished by the next ws command.
+        Returns the engine's trouble, if it still has the container. Commit point: the record that says `removing`; a
+        crash after it is finished by the next ws command.
         Raises Busy, StateUnusable for a broken disk; a full one has a reserve for this.
         """
         self.close()
         try:
-            self._remove()
+            trouble = self._remove()
         except (OSError, StateUnusable) as error:
             # What a full disk needs to remove something is kept in reserve.
             if not (_is_full(error) and release_reserve(self._home)):
                 raise _unremovable(self.name, error) from error
             try:
-                self._remove()
+                trouble = self._remove()
             except (OSError, StateUnusable) as again:
                 raise _unremovable(self.name, again) from again
         ensure_reserve(self._home)
+        return trouble
 
-    def _remove(self) -> None:
+    def _remove(self) -> WorkspaceError | None:
         self._heal()
         record = read_record(self._home, self.id)
         if record is None:
-            return
+            return None
         intent = Intent(workspace_id=self.id, operation="remove", engine=record.engine)
         try:
             with (
@@ -400,12 +349,12 @@ class Workspace(Timeline):
                 durable.intent(self._home.pending(self.id), intent.to_bytes()) as announced,
             ):
                 try:
-                    discard(self._home, self._engine_for, self.id, read_record(self._home, self.id))
+                    return discard(self._home, self._engine_for, self.id, read_record(self._home, self.id))
                 except (WorkspaceError, OSError):
                     announced.leave()  # a full or broken disk; the next ws command goes on
                     raise
         except NotFound:
-            return  # somebody else removed it while we waited
+            return None  # somebody else removed it while we waited
 
     def _enter(self) -> tuple[Channel, WorkspaceRecord, Held]:
         """A channel to the running shim, the record, and the shared lock, to be released once the work has begun."""
@@ -488,13 +437,3 @@ def open_workspace(home: Home, name: str, engine_for: EngineFor, *, pool_size: i
     if workspace_id is None:
         raise WorkspaceNotFound(f"no workspace is called {name!r}", hint="`ws ls` shows what there is")
     return Workspace(home, workspace_id, engine_for, pool_size=pool_size)
-
-
-def list_workspaces(home: Home) -> list[WorkspaceInfo]:
-    """Every workspace, oldest first, from the records alone: no engine is asked."""
-    found = []
-    for workspace_id in os.listdir(home.at("workspaces")):
-        record = read_record(home, workspace_id)
-        if record is not None:
-            found.append(WorkspaceInfo.of(record))
-    return sorted(found, key=lambda info: (info.created_at, info.id))

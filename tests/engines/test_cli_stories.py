@@ -8,7 +8,10 @@ import os
 import pty
 import select
 import signal
+import socket
+import stat
 import struct
+import subprocess
 import termios
 import time
 from collections.abc import Iterator
@@ -77,10 +80,39 @@ def test_a_workspace_is_made_used_shown_and_removed_and_the_project_is_untouched
     assert stage.left() == []
 
 
+def test_what_of_a_source_is_left_out_is_said_every_time(stage: Stage, project: Path) -> None:
+    (project / "mnt").mkdir()
+    os.mknod(project / "null", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    subprocess.run(["mount", "-t", "tmpfs", "none", project / "mnt"], check=True)
+    try:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(project / "socket"))
+            first = stage.run("create", str(project), "--name", "first")
+            again = stage.run("create", str(project), "--name", "again", "--json")
+            gone = stage.run("run", str(project), "--", "ls")
+    finally:
+        subprocess.run(["umount", project / "mnt"], check=True)
+    lines = ["mnt: a mount point", "null: a device", "socket: a socket"]
+    assert (first.returncode, gone.returncode, gone.stdout) == (0, 0, b"notes.txt\n")
+    for done in (first, again, gone):
+        assert sorted(done.stderr.decode().splitlines()) == [f"note: left out {line}" for line in lines]
+    assert sorted(json.loads(again.stdout)["skipped"]) == lines
+    assert sorted(stage.data("show", "first")["skipped"]) == lines
+    shown = stage.run("show", "first").stdout.decode().splitlines()
+    assert sorted(line.removeprefix("left out").strip() for line in shown if line.startswith("left out")) == lines
+    assert stage.run("snapshot", "first").returncode == 0
+    assert sorted(stage.data("log", "first")[-1]["skipped"]) == lines
+
+
 def test_what_destroys_tells_first_and_asks(stage: Stage) -> None:
     for name in ("one", "two"):
         assert stage.run("create", "--name", name).returncode == 0
-    assert stage.data("rm", "--all", "--dry-run") == {"removed": ["one", "two"], "failed": [], "dry_run": True}
+    assert stage.data("rm", "--all", "--dry-run") == {
+        "removed": ["one", "two"],
+        "failed": [],
+        "notes": [],
+        "dry_run": True,
+    }
     refused = stage.run("rm", "--all")
     assert refused.returncode == 2
     assert refused.stderr == b"error: removing everything needs a yes\nhint: add --yes\n"
@@ -105,6 +137,59 @@ def test_what_has_expired_is_pruned(stage: Stage) -> None:
     assert stage.data("prune", "--dry-run")["removed"] == ["brief"]
     assert stage.run("prune").stdout == b"brief\n"
     assert stage.names() == ["lasting"]
+
+
+def deaf(stage: Stage) -> Stage:
+    """The same home, from where its engine cannot be reached."""
+
+    class Deaf(Stage):
+        @property
+        def env(self) -> dict[str, str]:
+            nowhere = f"unix://{self.home}/nowhere.sock"
+            return {**super().env, "CONTAINER_HOST": nowhere, "DOCKER_HOST": nowhere}
+
+    return Deaf(stage.home, stage.engine)
+
+
+def test_what_an_engine_that_does_not_answer_still_has_is_said_and_pruned_later(stage: Stage) -> None:
+    for name in ("one", "two"):
+        assert stage.run("create", "--name", name, "--ttl", "1h" if name == "one" else "1ms").returncode == 0
+    one, two = (stage.data("show", name)["container"]["id"][:12] for name in ("one", "two"))
+    removed = deaf(stage).run("rm", "one")
+    assert (removed.returncode, removed.stdout) == (0, b"one\n")
+    assert removed.stderr.startswith(f"note: {stage.engine} may still have container {one} of one".encode())
+    assert b"`ws prune`" in removed.stderr
+
+    pruned = deaf(stage).run("prune")
+    assert (pruned.returncode, pruned.stdout) == (6, b"two\n")
+    assert f"container {two} of two".encode() in pruned.stderr
+    left = {f"{stage.engine} {one}", f"{stage.engine} {two}"}
+    assert len(stage.containers()) == 2
+    doctor = stage.run("doctor").stdout.decode()
+    assert f"{stage.engine} container {one}" in doctor
+    assert "ContainerState" not in doctor
+    (stage.home / "layers" / "left" / "data").mkdir(parents=True)
+    (stage.home / "workspaces" / "unborn").mkdir()
+    told = stage.data("prune", "--dry-run")
+    assert set(told["containers"]) == left
+    assert told["leftovers"] == ["layers/left", "workspaces/unborn"]
+    assert len(stage.containers()) == 2
+    spoken = stage.run("prune", "--dry-run").stderr.decode()
+    assert all(line in spoken for line in (f"container {stage.engine} {one}", "leftover layers/left"))
+    done = stage.data("prune")
+    assert set(done["containers"]) == left
+    assert (done["removed"], done["leftovers"], done["failed"]) == ([], told["leftovers"], [])
+    assert stage.left() == []
+    assert not (stage.home / "layers" / "left").exists()
+
+
+def test_prune_asks_engines_that_nobody_names(stage: Stage) -> None:
+    assert stage.run("create", "--name", "one").returncode == 0
+    assert deaf(stage).run("rm", "one").returncode == 0
+    assert len(stage.containers()) == 1
+    other = Stage(stage.home, "none")
+    assert len(other.data("prune")["containers"]) == 1
+    assert stage.left() == []
 
 
 # -- commands ------------------------------------------------------------------------------------------------------

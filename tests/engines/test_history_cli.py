@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from cli_stage import DEADLINE_S, Stage, warm_home
 from ws.engine.base import Engine
 from ws.layout import Home, resolve_name
 from ws.manager import Manager
+from ws.stacks import read_stack
 from ws.store.repository import Store
 
 LOOK = "find . -mindepth 1 -printf '%p %y %m %T@ %l\\n' | sort; find . -type f -print0 | sort -z | xargs -0 sha256sum"
@@ -276,7 +278,7 @@ def test_what_is_kept_is_verified_and_damage_is_named_with_what_it_touches(stage
     said(stage, "snapshot", box, "--tag", "third")
     done = stage.run("verify")
     assert (done.returncode, done.stdout) == (0, b"")
-    assert done.stderr == b"sound: 1 workspaces, 4 snapshots, 1 bases\n"
+    assert done.stderr == b"sound: 1 workspaces, 4 snapshots, 1 bases, 3 layers\n"
 
     home = Home(str(stage.home))
     changed = stage.data("diff", box, "base", "first")["changes"]
@@ -314,6 +316,118 @@ def test_a_base_that_was_tampered_with_is_found(stage: Stage, box: str) -> None:
     problems = {os.path.basename(one["path"]): one["problem"] for one in report["findings"]}
     assert problems["main.py"] == "has other bytes"
     assert problems["planted"] == "does not belong there"
+
+
+def test_a_layer_that_was_tampered_with_is_found_and_not_used_again(stage: Stage, box: str) -> None:
+    home = Home(str(stage.home))
+    for tag in ("first", "second"):
+        sh(stage, box, f"mkdir {tag} && echo {tag} > {tag}/file && cp src/main.py {tag}")
+        said(stage, "snapshot", box, "--tag", tag)
+    box_id = resolve_name(home, box)
+    assert box_id is not None
+    stack = read_stack(home, box_id, 1)
+    assert stack is not None
+    data = Path(home.layer(stack.layers[0]), "data", "first")
+    times = (data / "file").stat()
+    (data / "file").write_text("fir$t\n")
+    os.utime(data / "file", ns=(times.st_atime_ns, times.st_mtime_ns))
+    (data / "main.py").unlink()
+    broken = stage.run("verify", "--json")
+    assert broken.returncode == 7
+    findings = {one["path"]: one for one in json.loads(broken.stdout)["findings"]}
+    assert findings[str(data / "file")]["problem"] == "has other bytes"
+    assert findings[str(data / "file")]["touches"] == ["box", "box/first", "box/second"]
+    assert findings[str(data / "main.py")]["problem"] == "is missing"
+    for tag in ("first", "second"):
+        said(stage, "restore", box, tag)
+        assert sh(stage, box, "cat first/file first/main.py") == "first\nprint('one')\n"
+    done = stage.run("verify")
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def reboot(stage: Stage) -> None:
+    """All that was made so far is of another boot; what the disk has is there, and nothing runs."""
+    for info in stage.data("ls"):
+        container = stage.data("show", info["name"])["container"]
+        if info["status"] == "running":
+            os.kill(container["pid"], signal.SIGKILL)
+    for boot in stage.home.glob("layers/*/boot"):
+        boot.write_text("an earlier one")
+    for info in stage.home.glob("bases/*/info.json"):
+        info.write_text(json.dumps({**json.loads(info.read_text()), "boot": "an earlier one"}))
+
+
+def test_layers_that_a_sync_has_covered_outlive_a_reboot(stage: Stage, box: str) -> None:
+    def is_rebuilt(tag: str) -> bool:
+        reboot(stage)
+        return f"rebuild {tag} from git" in said(stage, "restore", box, tag, "--dry-run")
+
+    sh(stage, box, "echo one > one")
+    said(stage, "snapshot", box, "--tag", "first")
+    assert is_rebuilt("first"), "nothing has synced it yet"
+    said(stage, "restore", box, "first")
+    assert not is_rebuilt("first"), "the restore did"
+    sh(stage, box, "echo two > two")
+    said(stage, "snapshot", box, "--tag", "second")
+    said(stage, "gc")
+    assert not is_rebuilt("second")
+    sh(stage, box, "echo three > three")
+    said(stage, "snapshot", box, "--tag", "third")
+    said(stage, "restore", box, "third")
+    upper = stage.data("show", box)["upper"]
+    assert not (stage.home / "layers" / upper / "synced").exists()
+    assert not is_rebuilt("third")
+    said(stage, "restore", box, "second")
+    assert sh(stage, box, "cat one two; ls") == "one\ntwo\ndebug.log\none\nsrc\ntwo\n"
+    said(stage, "rm", box)
+    assert stage.run("create", str(stage.home.parent / "project"), "--name", box).returncode == 0
+    said(stage, "rm", box)
+    before = {base.name: base.stat().st_ino for base in stage.home.glob("bases/*")}
+    reboot(stage)
+    assert stage.run("create", str(stage.home.parent / "project"), "--name", box).returncode == 0
+    assert {base.name: base.stat().st_ino for base in stage.home.glob("bases/*")} == before
+
+
+def test_a_damaged_record_hides_no_other_workspace_and_can_be_removed(stage: Stage, box: str, project: Path) -> None:
+    home = Home(str(stage.home))
+    sh(stage, box, "echo x > x")
+    said(stage, "snapshot", box)
+    said(stage, "create", str(project), "--name", "sound")
+    box_id = resolve_name(home, box)
+    assert box_id is not None
+    Path(home.record(box_id)).write_text("{")
+    bases, layers = os.listdir(home.at("bases")), os.listdir(home.at("layers"))
+    for key in bases:
+        os.utime(stage.home / "bases" / key / "info.json", (1, 1))
+
+    listed = {info["name"]: info["status"] for info in stage.data("ls")}
+    assert listed == {"box": "damaged", "sound": "running"}
+    assert sh(stage, "sound", "cat src/main.py") == "print('one')\n"
+    used = stage.run("exec", box, "--", "true")
+    assert used.returncode == 7
+    assert box_id.encode() in used.stderr
+    assert b"ws rm" in used.stderr
+    for words in (["verify"], ["verify", box]):
+        found = stage.run(*words)
+        assert found.returncode == 7
+        assert b"  touches box\n" in found.stdout
+    assert [check["name"] for check in stage.data("doctor")["checks"] if "is damaged" in check["detail"]] == [box]
+    containers = sorted(stage.containers())
+    assert stage.data("prune")["containers"] == []
+    said(stage, "rm", "sound")
+    collected = stage.data("gc")
+    assert (collected["bases"], collected["objects"], collected["spared"]) == (0, 0, [box])
+    assert os.listdir(home.at("bases")) == bases
+    assert set(os.listdir(home.at("layers"))) < set(layers)
+    assert len(os.listdir(home.at("layers"))) == 2  # of the snapshot, and the upper
+    assert len(containers) == 2
+    assert len(stage.containers()) == 1
+
+    assert said(stage, "rm", box) == "box\n"
+    assert stage.left() == []
+    assert os.listdir(home.at("layers")) == []
+    assert os.listdir(os.path.join(home.store, "refs", "workspaces")) == []
+    assert stage.data("gc")["bases"] == len(bases)
 
 
 def test_gc_frees_what_nothing_needs_beside_running_workspaces(stage: Stage, box: str) -> None:

@@ -229,11 +229,14 @@ def test_a_user_given_to_exec_has_no_more_rights(engine: Engine, default_image: 
         assert named.stdout == b"agent\n"
 
 
-def test_a_network_does_not_reach_link_local_addresses(engine: Engine, default_image: str, session_home: str) -> None:
+def test_a_network_does_not_reach_the_metadata_services_of_clouds(
+    engine: Engine, default_image: str, session_home: str
+) -> None:
     bench = EngineBench(engine, session_home, default_image)
+    services = ("169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.16")
     dial = (
         "import socket\n"
-        "for address in ('169.254.169.254', '169.254.170.2', '192.0.2.1'):\n"
+        f"for address in {(*services, '192.0.2.1')}:\n"
         "    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
         "    print(address, s.connect_ex((address, 80)))\n"
     )
@@ -242,10 +245,7 @@ def test_a_network_does_not_reach_link_local_addresses(engine: Engine, default_i
         codes = dict(line.split() for line in done.stdout.decode().splitlines())
         assert codes["192.0.2.1"] == "0", "there is a network"
         # A blackhole answers EINVAL to whoever routes into it.
-        assert {codes["169.254.169.254"], codes["169.254.170.2"]} <= {
-            str(errno.EINVAL),
-            str(errno.ENETUNREACH),
-        }
+        assert {codes[service] for service in services} <= {str(errno.EINVAL), str(errno.ENETUNREACH)}
 
 
 MALICIOUS = f"""\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,21 @@ def test_a_user_of_the_image_is_found_by_name(manager: Manager) -> None:
     with pytest.raises(InvalidRequest, match="nobody-of-this-name"):
         manager.create(user="nobody-of-this-name")
     assert left_in(manager) == []
+
+
+def test_a_user_of_the_image_is_looked_up_once(manager: Manager) -> None:
+    def ids_of_daemon() -> str:
+        with manager.create(user="daemon", remove_on_exit=True) as box:
+            return box.info().user
+
+    shutil.rmtree(manager.home.at("users"))  # of a home that an earlier ws made
+    assert ids_of_daemon() == "1:1"
+    (kept,) = Path(manager.home.at("users")).iterdir()
+    kept.write_text("1234 5678\n")
+    assert ids_of_daemon() == "1234:5678", "what is kept is what counts"
+    kept.write_text("torn by a power cut")
+    assert ids_of_daemon() == "1:1"
+    assert kept.read_text() == "1 1\n"
 
 
 def test_root_is_a_user_of_the_container_only(manager: Manager) -> None:
@@ -357,9 +373,9 @@ def test_a_killed_client_does_not_leave_its_command_running(manager: Manager) ->
 def test_an_expired_workspace_is_pruned_and_others_stay(manager: Manager) -> None:
     manager.create(name="short", ttl="1h")
     manager.create(name="long")
-    assert manager.prune() == []
-    assert manager.prune(now=time.time() + 7200, dry_run=True) == ["short"]
-    assert manager.prune(now=time.time() + 7200) == ["short"]
+    assert manager.prune().workspaces == ()
+    assert manager.prune(now=time.time() + 7200, dry_run=True).workspaces == ("short",)
+    assert manager.prune(now=time.time() + 7200).workspaces == ("short",)
     assert [info.name for info in manager.list()] == ["long"]
 
 

@@ -19,6 +19,7 @@ from ws import bases, durable
 from ws.errors import InvalidRequest, SourceChanged, SourceRefused, StateError, StoreDamaged
 from ws.layout import Home, Ids, open_home
 from ws.store.repository import Store
+from ws.syncing import ensure_synced
 
 ME = Ids(1000, 1000, os.geteuid(), os.getegid())
 
@@ -242,10 +243,14 @@ def test_the_walk_stops_at_mount_points_and_says_so(home: Home, project: Path) -
     try:
         (project / "mnt/secret").write_text("elsewhere")
         base = bases.import_source(home, str(project), ids=ME)
+        assert bases.import_source(home, str(project), ids=ME) == base
     finally:
         subprocess.run(["umount", project / "mnt"], check=True)
     assert [(skipped.path, skipped.reason) for skipped in base.skipped] == [("mnt", "a mount point")]
     assert not os.path.lexists(base.path + "/mnt")
+    after = bases.import_source(home, str(project), ids=ME)
+    assert after.skipped == ()
+    assert os.path.isdir(after.path + "/mnt")
 
 
 @pytest.mark.parametrize(
@@ -422,6 +427,43 @@ def test_a_base_from_before_a_crash_is_rebuilt_from_the_store(home: Home, projec
     again = bases.ensure_base(home, base.key, ids=ME)
     assert picture(again.path) == picture(project)
     assert bases.import_source(home, str(project), ids=ME).key == base.key
+
+
+def reboot(home: Home) -> None:
+    for info in Path(home.at("bases")).glob("*/info.json"):
+        info.write_text(info.read_text().replace('"boot": "', '"boot": "another-'))
+
+
+def test_a_base_that_a_sync_has_covered_outlives_a_reboot(home: Home, project: Path) -> None:
+    base = bases.import_source(home, str(project), ids=ME)
+    ensure_synced(home)
+    (project / "new").write_text("later")
+    later = bases.import_source(home, str(project), ids=ME)
+    reboot(home)
+    assert bases.find_base(home, base.key) == base
+    assert bases.find_base(home, later.key) is None
+    assert bases.ensure_base(home, later.key, ids=ME).path == later.path, "rebuilt, and synced at once"
+    reboot(home)
+    inode = os.stat(later.path).st_ino
+    assert bases.import_source(home, str(project), ids=ME).key == later.key
+    assert os.stat(later.path).st_ino == inode
+
+
+def test_what_took_the_place_of_a_base_during_a_sync_is_not_taken_for_it(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = bases.import_source(home, str(project), ids=ME)
+    sync = durable.sync_filesystem
+
+    def collected_and_imported_meanwhile(path: str) -> None:
+        sync(path)
+        os.rename(home.base(base.key), home.at("staging", "collected"))
+        bases.import_source(home, str(project), ids=ME)
+
+    monkeypatch.setattr("ws.syncing.durable.sync_filesystem", collected_and_imported_meanwhile)
+    ensure_synced(home)
+    reboot(home)
+    assert bases.find_base(home, base.key) is None
 
 
 def test_a_base_that_the_store_cannot_give_back_is_damage(home: Home, project: Path) -> None:

@@ -78,6 +78,13 @@ def test_every_example_parses(names: tuple[str, ...]) -> None:
             pass
 
 
+@pytest.mark.parametrize("names", [("create",), ("run",), ("fork",), ("pool", "fill")], ids=" ".join)
+def test_what_makes_containers_tells_that_there_may_be_too_many(names: tuple[str, ...]) -> None:
+    verb = load(*names)
+    assert isinstance(verb, group.Verb)
+    assert "9" in verb.statuses
+
+
 def test_the_table_of_verbs_says_what_the_verbs_say() -> None:
     for name, (_, meaning) in group.VERBS.items():
         assert (load(name).help or "").splitlines()[0] == meaning

@@ -98,6 +98,59 @@ def test_a_home_of_a_newer_format_is_refused(tmp_path: Path) -> None:
         open_home(str(tmp_path))
 
 
+def test_a_directory_that_holds_something_else_is_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    (tmp_path / "theirs").touch()
+    with pytest.raises(StateUnusable, match="theirs") as refused:
+        open_home(str(tmp_path))
+    assert "WS_HOME" in str(refused.value.hint)
+    assert (os.listdir(tmp_path), tmp_path.stat().st_mode & 0o7777) == (["theirs"], 0o1777)
+    (tmp_path / "theirs").unlink()
+    with pytest.raises(StateUnusable, match="everybody"):
+        open_home(str(tmp_path))
+    assert (os.listdir(tmp_path), tmp_path.stat().st_mode & 0o7777) == ([], 0o1777)
+
+
+@pytest.mark.root
+def test_a_directory_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives directories away")
+    os.chown(tmp_path, 65534, 65534)
+    with pytest.raises(StateUnusable, match="65534"):
+        open_home(str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_empty_directory_is_made_private_and_what_a_dead_first_use_left_is_finished(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    for name in ("workspaces", "names"):
+        (tmp_path / name).mkdir()
+    for name in ("reserve", ".format.0a1b2c3d.tmp"):
+        (tmp_path / name).touch()
+    assert open_home(open_home(str(tmp_path)).root)
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o701, 0o750, 0o777])
+def test_a_home_that_was_opened_to_others_is_refused(tmp_path: Path, mode: int) -> None:
+    home = open_home(str(tmp_path / "home"))
+    os.chmod(home.root, mode)
+    with pytest.raises(StateUnusable, match="open to others") as refused:
+        open_home(home.root)
+    assert "chmod 700" in str(refused.value.hint)
+    assert os.stat(home.root).st_mode & 0o777 == mode
+
+
+@pytest.mark.root
+def test_a_home_that_was_given_away_is_refused(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives directories away")
+    home = open_home(str(tmp_path / "home"))
+    os.chown(home.root, 65534, 65534)
+    with pytest.raises(StateUnusable, match="belongs to user 65534"):
+        open_home(home.root)
+
+
 def test_a_home_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StateUnusable):

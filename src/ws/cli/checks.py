@@ -26,6 +26,7 @@ from ws.engine.images import DEFAULT_IMAGE
 from ws.errors import ImageNotFound, KernelRefused, StateError, WorkspaceError
 from ws.layout import EngineName, Home, open_home, process_start
 from ws.overlay import in_user_namespace
+from ws.records import read_records
 from ws.recovery import find_orphans
 
 Verdict = Literal["ok", "note", "bad"]
@@ -67,6 +68,7 @@ def run_checks() -> list[Check]:
         for engine in engines:
             checks.append(_image(engine))
         checks += _leftovers(home, engines)
+        checks += _records(home)
     finally:
         for engine in engines:
             engine.close()
@@ -266,7 +268,7 @@ def _leftovers(home: Home | None, engines: list[Engine]) -> Iterator[Check]:
             left.append(f"unfinished {name}")
     for engine in engines:
         with suppress(WorkspaceError):
-            left += [f"{engine.name} container {found}" for found in find_orphans(home, engine)]
+            left += [f"{engine.name} container {found.id[:12]}" for found in find_orphans(home, engine)]
     if left:
         yield Check("leftovers", "crashes", "note", ", ".join(left[:5]), "`ws prune` removes them")
     else:
@@ -286,3 +288,8 @@ def _abandoned(home: Home, name: str) -> bool:
     finally:
         os.close(fd)
     return True
+
+
+def _records(home: Home | None) -> Iterator[Check]:
+    for damaged in read_records(home)[1] if home else ():
+        yield Check("state", damaged.name, "note", damaged.problem, f"`ws rm {damaged.name}` removes it")

@@ -12,9 +12,8 @@ import click
 from ws.cli import execution, session
 from ws.cli.execution import ExecRequest
 from ws.cli.group import CommandVerb, json_option, name_argument
-from ws.cli.lifecycle import create_options, pairs, request_of
+from ws.cli.lifecycle import create_options, pairs, request_of, tell_made
 from ws.cli.render import ProgressBar
-from ws.cli.text import say
 
 _OWN_STATUS = {"other": "the command's own; 128 + n when signal n ended it"}
 
@@ -114,7 +113,7 @@ def shell_verb(
 @click.command(
     "run",
     cls=CommandVerb,
-    statuses=(2, 3, 6, 7, 8, 10, 124, 130),
+    statuses=(2, 3, 6, 7, 8, 9, 10, 124, 130),
     own_statuses=_OWN_STATUS,
     examples=[
         ("ws run . -- make test", "test this directory as it is, in a workspace that is gone afterwards"),
@@ -143,8 +142,7 @@ def run_verb(source: str | None, *, command: tuple[str, ...], as_json: bool, **o
         with ProgressBar("preparing") as bar:
             workspace = manager.create(source, progress=bar, **request_of(options))
         try:
-            if workspace.info().engine == "none":
-                say("note: engine none gives no isolation: commands run on this machine as you")
+            tell_made(workspace.info())
             return execution.run_in(workspace, request)
         finally:
             with _undisturbed(), ProgressBar("removing"):

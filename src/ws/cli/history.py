@@ -283,7 +283,7 @@ def _tell(name: str, done: Restored, *, as_json: bool) -> None:
 @click.command(
     "fork",
     cls=Verb,
-    statuses=(0, 1, 2, 3, 4, 5, 6, 7, 8, 130),
+    statuses=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 130),
     own_statuses={**_NO_SNAPSHOT, "8": "nothing was forked: a snapshot could not be taken or rebuilt"},
     examples=[
         ("ws fork demo --name other", "a second workspace that begins as this one is now"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,13 +14,13 @@ from ws.cli import session
 from ws.cli.group import INTERRUPTED, Verb, complete_names, json_option, name_argument
 from ws.cli.main import report
 from ws.cli.render import STATUS_COLOURS, ProgressBar, print_facts, print_json, print_table
-from ws.cli.text import age, say, size
+from ws.cli.text import age, escape, say, size
 from ws.errors import InvalidRequest, WorkspaceError
 
 if TYPE_CHECKING:
     from ws.history import Origin
     from ws.layout import WorkspaceRecord
-    from ws.workspace import WorkspaceInfo
+    from ws.listing import WorkspaceInfo
 
 _CREATE_OPTIONS = [
     click.option("--name", metavar="N", help="Its name. Default: made from the source's."),
@@ -73,7 +73,7 @@ def pairs(words: tuple[str, ...]) -> dict[str, str]:
 @click.command(
     "create",
     cls=Verb,
-    statuses=(0, 1, 2, 3, 4, 6, 7, 8, 130),
+    statuses=(0, 1, 2, 3, 4, 6, 7, 8, 9, 130),
     examples=[
         ("ws create . --name demo", "a workspace of this directory, as it is now, dirty files too"),
         ("ws create ~/src/app --network bridge --memory 4g --ttl 2h", "with network, more memory, and an end"),
@@ -101,13 +101,20 @@ def create_verb(source: str | None, *, count: int | None, as_json: bool, **optio
         infos = [workspace.info() for workspace in made]
         for workspace in made:
             workspace.close()
-    if infos[0].engine == "none":
-        say("note: engine none gives no isolation: commands run on this machine as you")
+    tell_made(infos[0])
     if as_json:
         described = [dataclasses.asdict(info) for info in infos]
         print_json(described[0] if count is None else described)
     else:
         print("\n".join(info.name for info in infos))
+
+
+def tell_made(info: WorkspaceInfo) -> None:
+    """What somebody who made a workspace should know of it."""
+    if info.engine == "none":
+        say("note: engine none gives no isolation: commands run on this machine as you")
+    for line in info.skipped:
+        say(f"note: left out {escape(line)}")
 
 
 @click.command(
@@ -125,7 +132,7 @@ def ls_verb(*, as_json: bool) -> None:
 
     A workspace that is stopped, by a reboot for instance, has its files and starts with its next use.
     """
-    from ws.workspace import list_workspaces
+    from ws.listing import list_workspaces
 
     found = list_workspaces(session.settled_home()[0])
     if as_json:
@@ -178,6 +185,7 @@ def _facts(record: WorkspaceRecord, info: WorkspaceInfo, origin: Origin | None) 
         ("source", record.source or "none"),
         *([("forked from", str(origin))] if origin else []),
         *([("excluded", ", ".join(record.exclude))] if record.exclude else []),
+        *(("left out", line) for line in record.skipped),
         ("base", record.base),
         ("layers", str(len(record.layers))),
         ("user", info.user),
@@ -234,15 +242,27 @@ def rm_verb(names: tuple[str, ...], *, everything: bool, yes: bool, dry_run: boo
             say("nothing was removed")
             return INTERRUPTED
         failures: dict[str, WorkspaceError] = {}
+        troubles: list[WorkspaceError] = []
         if not dry_run:
             with ProgressBar("removing") as bar:
                 for done, name in enumerate(wanted):
                     bar(f"removing {name}", done, len(wanted))
                     try:
-                        manager.remove(name)
+                        trouble = manager.remove(name)
+                        troubles += [trouble] if trouble else []
                     except WorkspaceError as error:
                         failures[name] = error
-    _print_removed([name for name in wanted if name not in failures], failures, dry_run=dry_run, as_json=as_json)
+    removed = [name for name in wanted if name not in failures]
+    if as_json:
+        failed = [{"name": name, **_described(error)} for name, error in failures.items()]
+        notes = [_described(trouble) for trouble in troubles]
+        print_json({"removed": removed, "failed": failed, "notes": notes, "dry_run": dry_run})
+    else:
+        _print_removed(removed, dry_run=dry_run)
+        for trouble in troubles:
+            say(f"note: {escape(trouble.message)}; {escape(trouble.hint or '')}")
+        for failure in failures.values():
+            _report(failure)
     return next((error.exit_code for error in failures.values()), 0)
 
 
@@ -252,18 +272,17 @@ def _confirmed(count: int) -> bool:
     return click.confirm(f"Remove all {count} workspaces with their files?", err=True)
 
 
-def _print_removed(removed: list[str], failures: dict[str, WorkspaceError], *, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        failed = [
-            {"name": name, "code": error.code, "message": error.message, "hint": error.hint}
-            for name, error in failures.items()
-        ]
-        print_json({"removed": removed, "failed": failed, "dry_run": dry_run})
-        return
-    for name in removed:
+def _described(error: WorkspaceError) -> dict[str, str | None]:
+    return {"code": error.code, "message": error.message, "hint": error.hint}
+
+
+def _report(error: WorkspaceError) -> None:
+    report(error.code, error.message, error.hint, status=error.exit_code, as_json=False)
+
+
+def _print_removed(names: Sequence[str], *, dry_run: bool) -> None:
+    for name in names:
         print(name)
-    for error in failures.values():
-        report(error.code, error.message, error.hint, status=error.exit_code, as_json=False)
     if dry_run:
         say("nothing was removed: --dry-run")
 
@@ -274,16 +293,36 @@ def _print_removed(removed: list[str], failures: dict[str, WorkspaceError], *, d
     statuses=(0, 1, 2, 5, 6, 7, 130),
     examples=[
         ("ws prune", "remove what has outlived its --ttl, and containers that belong to no workspace"),
-        ("ws prune --dry-run", "say what has expired"),
+        ("ws prune --dry-run", "say what has expired, and what crashes left"),
     ],
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @json_option
-def prune_verb(*, dry_run: bool, as_json: bool) -> None:
+def prune_verb(*, dry_run: bool, as_json: bool) -> int:
     """Remove expired workspaces, and what crashes left behind.
 
-    A workspace expires when the time given to `ws create --ttl` is over. Prints the names removed.
+    A workspace expires when the time given to `ws create --ttl` is over. Every engine that answers is asked for
+    containers that belong to no workspace; one that should answer and does not keeps them, and the status tells. Prints
+    the names of the workspaces removed; what else was is said on stderr.
     """
     with session.manager() as manager, ProgressBar("pruning"):
-        removed = manager.prune(dry_run=dry_run)
-    _print_removed(removed, {}, dry_run=dry_run, as_json=as_json)
+        done = manager.prune(dry_run=dry_run)
+    if as_json:
+        print_json(
+            {
+                "removed": done.workspaces,
+                "containers": done.containers,
+                "leftovers": done.leftovers,
+                "failed": [_described(trouble) for trouble in done.troubles],
+                "dry_run": dry_run,
+            }
+        )
+    else:
+        for container in done.containers:
+            say(f"container {container}")
+        for path in done.leftovers:
+            say(f"leftover {escape(path)}")
+        _print_removed(done.workspaces, dry_run=dry_run)
+        for trouble in done.troubles:
+            _report(trouble)
+    return next((trouble.exit_code for trouble in done.troubles), 0)

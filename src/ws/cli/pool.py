@@ -31,7 +31,7 @@ def pool_verb(ctx: click.Context, /) -> None:
 @pool_verb.command(
     "fill",
     cls=Verb,
-    statuses=(0, 1, 2, 3, 5, 6, 7, 130),
+    statuses=(0, 1, 2, 3, 5, 6, 7, 9, 130),
     examples=[
         ("ws pool fill --size 4", "four, for workspaces as `ws create` makes them when nothing is said"),
         ("ws pool fill --image localhost/node:22 --memory 4g --size 8", "for workspaces with these options"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 BAR_DELAY_S = 0.5
-STATUS_COLOURS = {"running": "green", "stopped": "yellow", "removing": "dim"}
+STATUS_COLOURS = {"running": "green", "stopped": "yellow", "removing": "dim", "damaged": "red"}
 
 
 def print_json(value: Any) -> None:

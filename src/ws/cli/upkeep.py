@@ -19,7 +19,7 @@ from ws.errors import StoreDamaged
     statuses=(0, 1, 2, 3, 7, 130),
     own_statuses={"3": "no such workspace", "7": "something is damaged"},
     examples=[
-        ("ws verify", "read back every snapshot of every workspace, and every base"),
+        ("ws verify", "read back every snapshot of every workspace, every base and every layer"),
         ("ws verify demo", "of one workspace"),
         ("ws verify --json | jq -r '.findings[].touches[]'", "the snapshots that damage touches"),
     ],
@@ -29,8 +29,9 @@ from ws.errors import StoreDamaged
 def verify_verb(name: str | None, *, as_json: bool) -> int:
     """Read everything back that is kept, and check it.
 
-    Every object of every snapshot is compared with its name, every base with the tree it was made from. What is damaged
-    is named, with the snapshots that it touches. Nothing is locked and nothing is changed.
+    Every object of every snapshot is compared with its name; every base, and every layer that a restore would use, with
+    the tree it belongs to. What is damaged is named, with the snapshots that it touches. Nothing is locked. Layers are
+    a cache: damaged ones are not used again, and the next restore builds the snapshot from git.
     """
     with session.manager() as manager, ProgressBar("verify") as bar:
         if name is None:
@@ -47,7 +48,8 @@ def verify_verb(name: str | None, *, as_json: bool) -> int:
             for touched in finding.touches:
                 print(f"  touches {escape(touched)}")
         verdict = "sound" if report.sound else f"{len(report.findings)} damaged"
-        say(f"{verdict}: {report.workspaces} workspaces, {report.snapshots} snapshots, {report.bases} bases")
+        counts = f"{report.snapshots} snapshots, {report.bases} bases, {report.layers} layers"
+        say(f"{verdict}: {report.workspaces} workspaces, {counts}")
     return 0 if report.sound else StoreDamaged.exit_code
 
 
@@ -79,3 +81,5 @@ def gc_verb(*, dry_run: bool, as_json: bool) -> None:
         f"{verb} {size(done.bytes_freed)}: {done.objects} objects, {done.layers} layers, {done.bases} bases, "
         f"{done.runtimes} runtimes"
     )
+    for name in done.spared:
+        say(f"note: {escape(name)} is damaged: bases and objects stay until `ws rm {escape(name)}`")

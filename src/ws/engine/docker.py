@@ -38,7 +38,7 @@ from ws.engine.endpoints import causes_of, find_listener, parse_endpoint
 from ws.engine.execution import ExecState, run_exec
 from ws.engine.imaging import follow_build, pack_context, read_changes, read_counted
 from ws.engine.inside import settle_directories
-from ws.engine.network import block_link_local
+from ws.engine.network import block_metadata
 from ws.engine.users import resolve_user
 from ws.errors import (
     ContainerDied,
@@ -239,7 +239,7 @@ class DockerEngine:
         settle_directories(state.pid, int(uid), int(gid))
         if found["HostConfig"]["NetworkMode"] != "none":
             try:
-                block_link_local(state.pid)
+                block_metadata(state.pid)
             except EngineError:
                 self.remove(container_id)
                 raise

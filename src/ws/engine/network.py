@@ -1,4 +1,4 @@
-"""Addresses that a workspace with a network must not reach: link-local ones, where clouds keep credentials.
+"""Addresses that a workspace with a network must not reach: those where clouds keep credentials.
 
 A blackhole route in the container's own network namespace; the container has no capability to take it away.
 The route is made from here, by a thread that joins the namespace and ends: `setns` for a network, unlike that
@@ -15,10 +15,15 @@ import threading
 
 from ws.errors import EngineError
 
-# 169.254.169.254 on every cloud, 169.254.170.2 for containers of one; fd00:ec2::254 the same over IPv6.
 BLOCKED = (
-    (socket.AF_INET, socket.inet_pton(socket.AF_INET, "169.254.0.0"), 16),
-    (socket.AF_INET6, socket.inet_pton(socket.AF_INET6, "fd00:ec2::"), 32),
+    (
+        socket.AF_INET,
+        socket.inet_pton(socket.AF_INET, "169.254.0.0"),
+        16,
+    ),  # link-local: 169.254.169.254 nearly everywhere
+    (socket.AF_INET, socket.inet_pton(socket.AF_INET, "100.100.100.200"), 32),  # Alibaba Cloud
+    (socket.AF_INET, socket.inet_pton(socket.AF_INET, "168.63.129.16"), 32),  # Azure's host agent
+    (socket.AF_INET6, socket.inet_pton(socket.AF_INET6, "fd00:ec2::"), 32),  # AWS over IPv6
 )
 
 _CLONE_NEWNET = 0x40000000
@@ -32,8 +37,8 @@ _ROUTE = struct.Struct("=BBBBBBBBI")
 _EEXIST, _ENOIPV6 = 17, (95, 97)  # EOPNOTSUPP, EAFNOSUPPORT: a kernel or namespace without IPv6
 
 
-def block_link_local(pid: int) -> None:
-    """Cut a container off from link-local addresses; idempotent. Raises EngineError."""
+def block_metadata(pid: int) -> None:
+    """Cut a container off from the metadata services of clouds; idempotent. Raises EngineError."""
     failure: list[OSError] = []
 
     def work() -> None:
@@ -48,7 +53,7 @@ def block_link_local(pid: int) -> None:
     thread.start()
     thread.join()
     if failure:
-        raise EngineError(f"cannot block link-local addresses: {failure[0]}") from failure[0]
+        raise EngineError(f"cannot block the metadata services of clouds: {failure[0]}") from failure[0]
 
 
 def _join(pid: int) -> None:

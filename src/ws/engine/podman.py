@@ -36,7 +36,7 @@ from ws.engine.confinement import plan_container, read_hard_limits
 from ws.engine.execution import ExecState, run_exec
 from ws.engine.imaging import follow_build, pack_context, read_changes, read_counted
 from ws.engine.inside import settle_directories
-from ws.engine.network import block_link_local
+from ws.engine.network import block_metadata
 from ws.engine.podman_connection import SLOW_S, PodmanConnection
 from ws.engine.podman_service import is_rootless, real_uid
 from ws.engine.podman_spec import IdRange, plan_create, read_id_range
@@ -198,7 +198,7 @@ class PodmanEngine:
         settle_directories(state.pid, int(uid), int(gid))
         if found["HostConfig"]["NetworkMode"] != "none":
             try:
-                block_link_local(state.pid)
+                block_metadata(state.pid)
             except EngineError:
                 self.remove(container_id)
                 raise

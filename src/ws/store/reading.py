@@ -26,6 +26,7 @@ from ws.store.gathering import Gathered, Owners, Row
 from ws.store.packs import BLOB, TREE, PackWriter
 from ws.store.xattrs import Namespace, read_layer_xattrs
 
+MOUNT_POINT = "a mount point"  # why a directory was left out
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _GONE = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EINVAL)  # replaced since it was listed
@@ -169,7 +170,7 @@ class DirectoryReader:
         if found.st_dev == self._rules.device:
             here.directories.append(raw)
         else:
-            here.skipped.append((raw, "a mount point"))
+            here.skipped.append((raw, MOUNT_POINT))
 
     def _file(self, here: Gathered, name: str, raw: bytes) -> None:
         known = self._cached.get(raw)

@@ -39,6 +39,9 @@ class Skipped:
     path: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class Scan:

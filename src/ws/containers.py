@@ -306,16 +306,15 @@ def resume(home: Home, engine: Engine, record: WorkspaceRecord) -> ContainerReco
         raise Busy(
             f"the container of {record.name} is paused", hint=f"{record.engine} unpause {known.id[:12]}, then try again"
         )
-    if not state.running:
-        try:
-            state = engine.start(known.id)
-        except EngineError:
-            if record.options.read_write_root:
-                raise
-            # One that was killed from outside may not start while its engine still sees to its end.
-            engine.remove(known.id)
-            durable.remove_tree(home.run(known.key))
-            return None
+    try:
+        state = engine.settle(known.id) if state.running else engine.start(known.id)
+    except EngineError:
+        if record.options.read_write_root:
+            raise
+        # One that was killed from outside may not start while its engine still sees to its end.
+        engine.remove(known.id)
+        durable.remove_tree(home.run(known.key))
+        return None
     wait_ready(home, known.key, state.pid)
     return replace(occupy(home, record, known.key, state), warm=known.warm)
 

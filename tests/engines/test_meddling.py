@@ -69,6 +69,14 @@ def test_one_that_was_stopped_starts_with_its_next_use(manager: Manager, box: Wo
 def test_one_that_was_restarted_gets_its_workspace_back(manager: Manager, box: Workspace) -> None:
     meddle(box, "restart")
     goes_on(manager, box)
+    shell(box, "touch $HOME/x /tmp/x /dev/shm/x")
+
+
+def test_one_with_a_network_that_was_restarted_is_cut_off_from_link_local_addresses_again(manager: Manager) -> None:
+    with manager.create(network="bridge", remove_on_exit=True) as box:
+        blackhole = shell(box, "grep 0000FEA9 /proc/net/route")
+        meddle(box, "restart")
+        assert shell(box, "grep 0000FEA9 /proc/net/route") == blackhole
 
 
 def test_one_that_was_paused_says_so_in_time_and_goes_on(manager: Manager, box: Workspace) -> None:

@@ -127,7 +127,15 @@ class Engine(Protocol):
         ...
 
     def start(self, container_id: str) -> ContainerState:
-        """Run it; on return its first process exists. Raises ContainerDied when it ended at once."""
+        """Run it; on return its first process exists, and it is settled. Raises ContainerDied when it ended at once."""
+        ...
+
+    def settle(self, container_id: str) -> ContainerState:
+        """Bring one that runs, whoever started it, to what its spec says and an engine cannot do; idempotent.
+
+        Its directories get their owner and modes, with a network link-local addresses are cut off. Raises
+        ContainerDied when it does not run, EngineError when the network cannot be cut off: it must not be used then.
+        """
         ...
 
     def find(self, container_id: str) -> ContainerState | None:

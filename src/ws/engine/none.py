@@ -127,6 +127,12 @@ class NoEngine:
         )
         return self._state(record)
 
+    def settle(self, container_id: str) -> ContainerState:
+        state = self.find(container_id)
+        if state is None or not state.running:
+            raise ContainerDied(f"{container_id} does not run")
+        return state
+
     def find(self, container_id: str) -> ContainerState | None:
         record = self._record(container_id)
         return None if record is None else self._state(record)

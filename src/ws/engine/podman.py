@@ -189,19 +189,18 @@ class PodmanEngine:
 
     def start(self, container_id: str) -> ContainerState:
         _answer(self._podman.call("post", f"/containers/{container_id}/start", timeout_s=SLOW_S))
+        return self.settle(container_id)
+
+    def settle(self, container_id: str) -> ContainerState:
         found = self._inspect(container_id)
         state = None if found is None else _state_of(found)
         if found is None or state is None or not state.running:
-            how = "is gone" if state is None else f"ended at once with status {state.exit_code}"
+            how = "is gone" if state is None else f"does not run; it ended with status {state.exit_code}"
             raise ContainerDied(f"container {container_id[:12]} {how}", hint="its command may not run there")
         uid, _, gid = found["Config"]["User"].partition(":")
         settle_directories(state.pid, int(uid), int(gid))
         if found["HostConfig"]["NetworkMode"] != "none":
-            try:
-                block_link_local(state.pid)
-            except EngineError:
-                self.remove(container_id)
-                raise
+            block_link_local(state.pid)
         return state
 
     def find(self, container_id: str) -> ContainerState | None:

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ws.engine import cgroups
-from ws.engine.base import ContainerSpec, ContainerState, Engine, ExecOutput
+from ws.engine.base import HOME, ContainerSpec, ContainerState, Engine, ExecOutput
+from ws.engine.inside import open_inside
 from ws.errors import ContainerDied, EngineError, ImageNotFound, InvalidRequest
 from ws.freezer import freezer_of
 from ws.layout import Options
@@ -152,6 +153,20 @@ def a_started_container_runs_its_command_as_first_process(bench: EngineBench) ->
         _until(lambda: _command_line(state.pid) == list(spec.command))  # it may be on its way to exec yet
         assert bench.engine.find(container_id) == state
         assert bench.engine.start(container_id).pid == state.pid, "starting again must change nothing"
+
+
+def settling_puts_right_what_a_restart_undid(bench: EngineBench) -> None:
+    if not bench.contained or bench.engine.check().rootless:  # where nobody may give a directory away
+        return
+    with bench.container() as state:
+        with open_inside(state.pid, HOME, os.O_DIRECTORY) as home, open_inside(state.pid, "/tmp", os.O_DIRECTORY) as tmp:
+            planned = [(found.st_uid, found.st_mode) for found in (os.fstat(home), os.fstat(tmp))]
+            os.fchown(home, 0, 0)
+            os.fchmod(tmp, 0o755)
+            for _ in range(2):
+                assert bench.engine.settle(state.id) == state
+                assert [(found.st_uid, found.st_mode) for found in (os.fstat(home), os.fstat(tmp))] == planned
+    _raises(ContainerDied, lambda: bench.engine.settle(state.id))
 
 
 def a_command_that_cannot_run_is_an_error_and_leaves_nothing_running(bench: EngineBench) -> None:
@@ -351,6 +366,7 @@ ENGINE_CHECKS: tuple[Callable[[EngineBench], None], ...] = (
     an_unknown_image_is_not_found_and_never_pulled,
     a_created_container_is_found_and_does_not_run,
     a_started_container_runs_its_command_as_first_process,
+    settling_puts_right_what_a_restart_undid,
     a_command_that_cannot_run_is_an_error_and_leaves_nothing_running,
     a_container_that_ended_is_not_running,
     a_container_killed_from_outside_is_noticed,

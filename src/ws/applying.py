@@ -66,7 +66,7 @@ def apply(
         live = look(home, store, record)
         result = bring_over(home, store, record, live, target, dry_run=dry_run, progress=progress)
         if not dry_run and target == record.source:
-            with sealing.exclusive(home, record.id) as current:
+            with sealing.exclusive(home, record) as current:
                 write_record(home, replace(current, source_tree=live))
         return result
 

@@ -121,7 +121,7 @@ def _restore(
     upper = new_id()
     containers.create_upper(home, replace(record, base=stack.base, layers=stack.layers), upper)
     try:
-        with sealing.exclusive(home, record.id) as current:
+        with sealing.exclusive(home, record) as current:
             record = replace(record, container=current.container)
             # Ended before the workspace is kept: what they wrote until then is in the safety snapshot.
             ended = _end_processes(home, record, engine_for)

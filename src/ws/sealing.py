@@ -106,12 +106,12 @@ def seal(home: Home, record: WorkspaceRecord, below: WorkspaceRecord) -> Workspa
 
 
 @contextlib.contextmanager
-def exclusive(home: Home, workspace_id: str) -> Iterator[WorkspaceRecord]:
+def exclusive(home: Home, known: WorkspaceRecord) -> Iterator[WorkspaceRecord]:
     """The workspace's lock, exclusively, and the record as it is under it. Raises Busy, NotFound."""
-    with durable.locked(home.lock(workspace_id), timeout_s=LOCK_TIMEOUT_S, what=f"workspace {workspace_id}"):
-        record = read_record(home, workspace_id)
+    with durable.locked(home.lock(known.id), timeout_s=LOCK_TIMEOUT_S, what=f"workspace {known.name}"):
+        record = read_record(home, known.id)
         if record is None:
-            raise WorkspaceNotFound(f"workspace {workspace_id} is gone")
+            raise WorkspaceNotFound(f"workspace {known.name} is gone")
         yield record
 
 

@@ -199,51 +199,40 @@ class Workspace(Timeline):
             raise InvalidRequest("the command is empty")
         channel, record, lock = self._enter()
         try:
+            root = containers.root_of(self._home, record)
+            cap = max_output_bytes or (None if on_output else MAX_OUTPUT_BYTES)
             if user is not None and user not in (str(record.ids.uid), f"{record.ids.uid}:{record.ids.gid}"):
-                return self._exec_as(record, user, argv, workdir=workdir, env=env, timeout_s=timeout, stdin=stdin)
+                if stdin is not None:
+                    raise CommandFailedError(
+                        "input for a command of another user is not possible", hint="leave out --user"
+                    )
+                from ws.remote.keeping import exec_kept
+
+                assert record.container is not None  # _enter saw it ready
+                return exec_kept(
+                    self._engine_for(record.engine, record.options.runtime),
+                    record.container.id,
+                    argv,
+                    user=user,
+                    workdir=os.path.join(root, workdir or ""),
+                    env=environment(record, env),
+                    timeout_s=timeout,
+                    max_output_bytes=cap,
+                    on_output=on_output,
+                    started=lock.release,
+                )
             return channel.exec(
                 list(argv),
-                workdir=workdir or containers.root_of(self._home, record),
+                workdir=workdir or root,
                 env=environment(record, env),
                 stdin=stdin,
                 timeout_s=timeout,
-                max_output_bytes=max_output_bytes or (None if on_output else MAX_OUTPUT_BYTES),
+                max_output_bytes=cap,
                 on_output=on_output,
                 started=lock.release,
             )
         finally:
             lock.release()
-
-    def _exec_as(
-        self,
-        record: WorkspaceRecord,
-        user: str,
-        argv: Sequence[str],
-        *,
-        workdir: str | None,
-        env: Mapping[str, str] | None,
-        timeout_s: float | None,
-        stdin: bytes | BinaryIO | None,
-    ) -> ExecResult:
-        if stdin is not None:
-            raise CommandFailedError("input for a command of another user is not possible", hint="leave out --user")
-        container = record.container
-        assert container is not None  # _enter saw it ready
-        output = self._engine_for(record.engine, record.options.runtime).exec(
-            container.id,
-            argv,
-            user=user,
-            workdir=workdir or containers.root_of(self._home, record),
-            env=environment(record, env),
-            timeout_s=timeout_s,
-        )
-        return ExecResult(
-            exit_code=output.exit_code,
-            stdout_bytes=output.stdout,
-            stderr_bytes=output.stderr,
-            truncated=output.truncated,
-            timed_out=output.timed_out,
-        )
 
     def terminal(
         self,

@@ -105,10 +105,6 @@ def run_in(workspace: Workspace, request: ExecRequest) -> int:
     if request.as_json:
         _print_json(result, rolled_back=restored)
         return status_of(result)
-    if request.user is not None:
-        # Another user's command goes through the engine, which does not stream.
-        _write("stdout", result.stdout_bytes)
-        _write("stderr", result.stderr_bytes)
     if result.timed_out:
         say(f"{paint('error:', 'red', sys.stderr)} the command was ended after {request.timeout_s:g} s")
     if restored:

@@ -75,9 +75,10 @@ class ExecOutput:
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
-    truncated: bool = False  # over 8 MiB of a stream were dropped
+    truncated: bool = False  # what is over 8 MiB of a stream was dropped
 
 
+OnOutput = Callable[[str, bytes], None]  # "stdout" or "stderr", a piece of it
 Progress = Callable[[str, int, int], None]  # phase, done, total (0: unknown)
 
 
@@ -155,10 +156,13 @@ class Engine(Protocol):
         workdir: str = WORKSPACE,
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
     ) -> ExecOutput:
         """Run a command as another user, through the engine itself: the shim has only its own.
 
-        A timeout kills what it started and is a result. Raises ContainerDied when the container does not run.
+        Its input is open and empty for as long as the caller lives: whoever is not to outlive the caller reads it.
+        Output goes to `on_output` as it comes; without one it is kept, 8 MiB of each stream. A timeout kills what it
+        started and is a result. Raises ContainerDied when the container does not run.
         """
         ...
 

@@ -30,6 +30,7 @@ from ws.engine.base import (
     EngineFacts,
     ExecOutput,
     ImageFacts,
+    OnOutput,
     Progress,
 )
 from ws.engine.confinement import plan_container, read_hard_limits
@@ -284,6 +285,7 @@ class DockerEngine:
         workdir: str = WORKSPACE,
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
     ) -> ExecOutput:
         state = self.find(container_id)
         if state is None or not state.running:
@@ -298,6 +300,7 @@ class DockerEngine:
             user=f"{uid}:{gid}",
             workdir=workdir,
             environment=dict(env or {}),
+            stdin=True,
         )
 
         def inspect() -> ExecState:
@@ -310,6 +313,7 @@ class DockerEngine:
             inspect=inspect,
             container_pid=state.pid,
             timeout_s=timeout_s,
+            on_output=on_output,
         )
 
     def remove(self, container_id: str) -> None:

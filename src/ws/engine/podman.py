@@ -30,6 +30,7 @@ from ws.engine.base import (
     EngineFacts,
     ExecOutput,
     ImageFacts,
+    OnOutput,
     Progress,
 )
 from ws.engine.confinement import plan_container, read_hard_limits
@@ -231,6 +232,7 @@ class PodmanEngine:
         workdir: str = WORKSPACE,
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
     ) -> ExecOutput:
         state = self.find(container_id)
         if state is None or not state.running:
@@ -240,6 +242,7 @@ class PodmanEngine:
             "User": user,
             "WorkingDir": workdir,
             "Env": [f"{name}={value}" for name, value in (env or {}).items()],
+            "AttachStdin": True,
             "AttachStdout": True,
             "AttachStderr": True,
         }
@@ -257,6 +260,7 @@ class PodmanEngine:
                 inspect=inspect,
                 container_pid=state.pid,
                 timeout_s=timeout_s,
+                on_output=on_output,
             )
         finally:
             # Its two monitors would sleep for five minutes more, in case somebody asks again how it ended.

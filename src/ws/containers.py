@@ -303,9 +303,7 @@ def resume(home: Home, engine: Engine, record: WorkspaceRecord) -> ContainerReco
         durable.remove_tree(home.run(known.key))  # a dead socket
         return None
     if state.paused:
-        raise Busy(
-            f"the container of {record.name} is paused", hint=f"{record.engine} unpause {known.id[:12]}, then try again"
-        )
+        raise paused(record)
     try:
         state = engine.settle(known.id) if state.running else engine.start(known.id)
     except EngineError:
@@ -317,6 +315,14 @@ def resume(home: Home, engine: Engine, record: WorkspaceRecord) -> ContainerReco
         return None
     wait_ready(home, known.key, state.pid)
     return replace(occupy(home, record, known.key, state), warm=known.warm)
+
+
+def paused(record: WorkspaceRecord) -> Busy:
+    """Somebody has stopped the workspace's container by hand, and only they know what for."""
+    container = record.container.id[:12] if record.container else ""
+    return Busy(
+        f"the container of {record.name} is paused", hint=f"{record.engine} unpause {container}, then try again"
+    )
 
 
 def ready(record: WorkspaceRecord) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from ws import containers, durable, layers, overlay
 from ws.engine import WORKSPACE
-from ws.errors import Busy, ContainerDied, WorkspaceError, WorkspaceNotFound
+from ws.errors import ContainerDied, WorkspaceError, WorkspaceNotFound
 from ws.freezer import Freezer, freezer_of
 from ws.layout import Home, WorkspaceRecord, needed_layers, new_id, read_record, write_record
 
@@ -58,8 +58,7 @@ def stilled(record: WorkspaceRecord) -> Iterator[Freezer | None]:
     try:
         freezer = freezer_of(container.pid)
         if freezer.freezing():  # by somebody else: what a crash of ours left was thawed when its intent was settled
-            hint = f"{record.engine} unpause {container.id[:12]}, then try again"
-            raise Busy(f"the container of {record.name} is paused", hint=hint)
+            raise containers.paused(record)
         frozen = contextlib.ExitStack()
         frozen.enter_context(freezer.stopped())
     except ContainerDied:

@@ -203,6 +203,17 @@ def test_unstoppable_output_is_capped_with_constant_memory(manager: Manager) -> 
         assert result.stderr == "end\n"
 
 
+@pytest.mark.parametrize("user", [None, "4321"])
+def test_a_command_that_the_kernel_ends_for_want_of_memory_says_so(manager: Manager, user: str | None) -> None:
+    hog = "head -c 200000000 /dev/zero | tail"
+    with manager.create(memory="64m", remove_on_exit=True) as box:
+        for line in ("kill -9 $$", "exit 137", "true"):
+            assert not box.exec(["sh", "-c", line], user=user).oom_killed
+        killed = box.exec(["sh", "-c", hog], user=user)
+        assert (killed.exit_code, killed.oom_killed) == (137, True)
+        assert not box.exec(["sh", "-c", "kill -9 $$"], user=user).oom_killed, "that was before"
+
+
 def test_orphans_are_reaped_and_a_fork_bomb_stays_inside(manager: Manager) -> None:
     with manager.create(pids=64, remove_on_exit=True) as box:
         shell(box, "(setsid sleep 0.2 &) ; true")

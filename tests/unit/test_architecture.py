@@ -14,7 +14,7 @@ RANKS = [
     {"errors"},
     {"spec"},
     {"layout", "durable"},
-    {"engine", "freezer", "halting", "layers", "overlay", "store"},
+    {"engine", "freezer", "halting", "layers", "overlay", "store", "vitals"},
     {"remote", "toolbox", "bases"},
     {
         "applying",

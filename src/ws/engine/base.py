@@ -66,7 +66,7 @@ class ContainerState:
     pid: int  # of its first process on the host; 0 when it does not run, or when docker's `list` does not say
     exit_code: int | None  # None while it runs, and until the engine has noticed that it does not
     home: str = ""  # the WS_HOME that owns it
-    oom_killed: bool = False  # as far as the engine noticed; `cgroups.count_oom_kills` knows while it runs
+    oom_killed: bool = False  # as far as the engine noticed; `ws.vitals` knows while it runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from ws.directories import RewindableDirectory
     from ws.errors import WorkspaceError
     from ws.history import Snapshot
+    from ws.listing import WorkspaceInfo
     from ws.manager import Manager
     from ws.remote.results import ExecResult
-    from ws.workspace import Workspace, WorkspaceInfo
+    from ws.workspace import Workspace
 
 __all__ = [
     "ExecResult",
@@ -40,7 +41,7 @@ _HOMES = {
     "Snapshot": "ws.history",
     "Workspace": "ws.workspace",
     "WorkspaceError": "ws.errors",
-    "WorkspaceInfo": "ws.workspace",
+    "WorkspaceInfo": "ws.listing",
 }
 
 

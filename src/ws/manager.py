@@ -29,10 +29,11 @@ from ws.layout import (
     read_record,
     resolve_name,
 )
+from ws.listing import WorkspaceInfo, list_workspaces
 from ws.pool import check_size
 from ws.recovery import collect_lost, collect_orphans, collect_remains, recover
 from ws.spec import WorkspaceSpec, check_name, check_spec, default_name
-from ws.workspace import Workspace, WorkspaceInfo, list_workspaces, open_workspace
+from ws.workspace import Workspace, open_workspace
 
 if TYPE_CHECKING:
     from ws.collecting import Collected

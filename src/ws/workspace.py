@@ -14,9 +14,9 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO
 
 from ws import containers, durable
 from ws.containers import EngineFor
@@ -30,7 +30,6 @@ from ws.errors import (
 )
 from ws.inside import Held, Inside, environment
 from ws.layout import (
-    EngineName,
     Home,
     Intent,
     WorkspaceRecord,
@@ -40,6 +39,7 @@ from ws.layout import (
     resolve_name,
     write_record,
 )
+from ws.listing import WorkspaceInfo
 from ws.recovery import discard, ensure_whole, recover_workspace
 from ws.remote.channel import Channel
 from ws.remote.following import Terminal
@@ -56,62 +56,10 @@ if TYPE_CHECKING:
     from ws.toolbox.router import Router
     from ws.tools.context import Caps
 
-Status = Literal["running", "stopped", "removing"]
-
 MAX_OUTPUT_BYTES = 16 << 20
 LOCK_TIMEOUT_S = 30.0
 KILLED = 128 + 9  # by SIGKILL
 SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkspaceInfo:
-    """A workspace at one moment, for lists."""
-
-    id: str
-    name: str
-    status: Status
-    engine: EngineName
-    image: str
-    source: str | None
-    base: str
-    network: str
-    memory_bytes: int
-    cpus: float
-    pids: int
-    user: str
-    created_at: float
-    expires_at: float | None
-    container: str | None
-    warm: bool  # its container came from the pool
-    forked_from: str | None  # the id of a workspace and the number of its snapshot, as ID/N
-
-    @classmethod
-    def of(cls, record: WorkspaceRecord) -> WorkspaceInfo:
-        status: Status
-        if record.state == "ready":
-            status = "running" if record.container and record.container.alive() else "stopped"
-        else:
-            status = record.state
-        return cls(
-            id=record.id,
-            name=record.name,
-            status=status,
-            engine=record.engine,
-            image=record.options.image,
-            source=record.source,
-            base=record.base,
-            network=record.options.network,
-            memory_bytes=record.options.memory_bytes,
-            cpus=record.options.cpus,
-            pids=record.options.pids,
-            user=f"{record.ids.uid}:{record.ids.gid}",
-            created_at=record.created_at,
-            expires_at=record.expires_at,
-            container=record.container.id if record.container else None,
-            warm=record.container is not None and record.container.warm,
-            forked_from=record.forked_from,
-        )
 
 
 class Workspace(Timeline):
@@ -489,13 +437,3 @@ def open_workspace(home: Home, name: str, engine_for: EngineFor, *, pool_size: i
     if workspace_id is None:
         raise WorkspaceNotFound(f"no workspace is called {name!r}", hint="`ws ls` shows what there is")
     return Workspace(home, workspace_id, engine_for, pool_size=pool_size)
-
-
-def list_workspaces(home: Home) -> list[WorkspaceInfo]:
-    """Every workspace, oldest first, from the records alone: no engine is asked."""
-    found = []
-    for workspace_id in os.listdir(home.at("workspaces")):
-        record = read_record(home, workspace_id)
-        if record is not None:
-            found.append(WorkspaceInfo.of(record))
-    return sorted(found, key=lambda info: (info.created_at, info.id))

@@ -30,6 +30,7 @@ RANKS = [
         "history",
         "inside",
         "landing",
+        "listing",
         "many",
         "merging",
         "pool",

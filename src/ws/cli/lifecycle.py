@@ -19,7 +19,7 @@ from ws.errors import InvalidRequest, WorkspaceError
 
 if TYPE_CHECKING:
     from ws.layout import WorkspaceRecord
-    from ws.workspace import WorkspaceInfo
+    from ws.listing import WorkspaceInfo
 
 _CREATE_OPTIONS = [
     click.option("--name", metavar="N", help="Its name. Default: made from the source's."),
@@ -124,7 +124,7 @@ def ls_verb(*, as_json: bool) -> None:
 
     A workspace that is stopped, by a reboot for instance, has its files and starts with its next use.
     """
-    from ws.workspace import list_workspaces
+    from ws.listing import list_workspaces
 
     found = list_workspaces(session.settled_home()[0])
     if as_json:

@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from ws.engine import cgroups, keyrings
+from ws import overlay
+from ws.engine import cgroups, keyrings, netns
 from ws.engine.base import (
     LABEL_HOME,
     LABEL_KEY,
@@ -181,6 +182,9 @@ class PodmanEngine:
         runtime = self._podman.open().runtime
         if asked and asked != runtime:
             raise InvalidRequest(f"this engine runs {runtime}, not {asked}", hint="open it with that runtime")
+        if spec.options.network != "none" and not self._rootless:
+            # Where the service is: one that a system has may live in a mount namespace of its own.
+            overlay.in_mount_namespace(self._podman.open().pid, netns.ensure_shared)
         plan = plan_container(spec, hard_limits=self._hard_limits())
         body = plan_create(spec, plan, rootless=self._rootless, limits=self._limits)
         response = self._podman.call("post", "/containers/create", body=body, timeout_s=SLOW_S, repeatable=False)

@@ -26,6 +26,7 @@ from ws.testing.engine_bench import (
     exec_in,
     exit_code,
     kin,
+    marks_of,
     mine,
     raises,
     running,
@@ -181,11 +182,11 @@ def removing_leaves_nothing_behind(bench: EngineBench) -> None:
     if not bench.contained:
         return
     descriptors = []
-    for _ in range(3):
-        with bench.container() as state:
+    for network in ("bridge", "none", "none"):
+        with bench.container(network=network) as state:
             exec_in(bench, state, "exit 0")
-            container_id = state.id
-        until(lambda: not traces(container_id))  # noqa: B023 - called in this very round
+            marks = marks_of(state)
+        until(lambda: not traces(marks))  # noqa: B023 - called in this very round
         descriptors.append(len(os.listdir("/proc/self/fd")))
     assert descriptors[2] <= descriptors[1], "connections are kept, and used again"
 

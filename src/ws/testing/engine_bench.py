@@ -132,14 +132,29 @@ def kin(pid: int) -> list[int]:
     return found
 
 
-def traces(container_id: str) -> list[str]:
-    """Processes, mounts and cgroups that still name a container."""
-    found = [line for line in processes().values() if container_id in line]
+def marks_of(state: ContainerState) -> list[str]:
+    """What the traces of a container are known by: its id, and where its network namespace is mounted."""
+    namespace = f" {os.readlink(f'/proc/{state.pid}/ns/net')} "
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        found += [line for line in file if container_id in line]
+        return [state.id, *(line.split(" ")[4] for line in file if namespace in line)]
+
+
+def traces(marks: list[str]) -> list[str]:
+    """Processes, mounts, cgroups and addresses that still have a mark of a container."""
+    found = [line for line in processes().values() if _is_marked(line, marks)]
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        found += [line for line in file if _is_marked(line, marks)]
     for directory, names, _ in os.walk("/sys/fs/cgroup"):
-        found += [os.path.join(directory, name) for name in names if container_id in name]
+        found += [os.path.join(directory, name) for name in names if _is_marked(name, marks)]
+    for directory, _, names in os.walk("/var/lib/cni"):
+        for path in (os.path.join(directory, name) for name in names):
+            with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+                found += [path] if _is_marked(path + file.read(), marks) else []
     return found
+
+
+def _is_marked(text: str, marks: list[str]) -> bool:
+    return any(mark in text for mark in marks)
 
 
 def processes() -> dict[int, str]:

@@ -36,7 +36,7 @@ from ws.engine.base import (
 )
 from ws.engine.confinement import plan_container, read_hard_limits
 from ws.engine.execution import ExecState, run_exec
-from ws.engine.imaging import follow_build, pack_context, read_changes, read_counted
+from ws.engine.imaging import follow_build, pack_context, read_changes, read_counted, stamp_of
 from ws.engine.inside import settle_directories
 from ws.engine.network import block_link_local
 from ws.engine.podman_connection import SLOW_S, PodmanConnection
@@ -93,7 +93,7 @@ class PodmanEngine:
 
     def image(self, reference: str) -> ImageFacts:
         """Asking takes 5 ms, half of a warm create; podman's list of images says at once whether anything changed."""
-        stamp = _stamp(self._images_file)
+        stamp = stamp_of(self._images_file)
         known = self._images.get(reference)
         if stamp is not None and known is not None and known[0] == stamp:
             return known[1]
@@ -320,15 +320,6 @@ def _state(container_id: str, labels: Mapping[str, str], status: str, pid: int, 
         exit_code=exit_code if status in ("exited", "stopped", "removing") else None,
         home=labels.get(LABEL_HOME, ""),
     )
-
-
-def _stamp(path: str) -> tuple[int, ...] | None:
-    """What tells a file that is replaced whole from its successors."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _answer(response: Any) -> Any:

@@ -227,7 +227,9 @@ def threads_may_share_an_engine(bench: EngineBench) -> None:
     def live() -> None:
         try:
             with bench.container() as state:
-                assert running(bench, state.id)
+                for _ in range(20):  # each asks something else than the others do
+                    assert running(bench, state.id)
+                    assert state.id in [each.id for each in bench.engine.list(bench.home)]
         except BaseException as error:  # noqa: BLE001 - a thread has no other way to tell
             failures.append(error)
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2] / "src" / "ws"
 RANKS = [
     {"errors"},
     {"spec"},
-    {"layout", "durable"},
+    {"layout", "durable", "together"},
     {"engine", "freezer", "halting", "layers", "overlay", "store", "vitals"},
     {"remote", "toolbox", "bases"},
     {

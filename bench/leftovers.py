@@ -1,4 +1,4 @@
-"""What one WS_HOME has on the machine: mounts, containers, processes, directories, and this process's descriptors.
+"""What one WS_HOME has on the machine: mounts, networks, containers, processes, directories, and our own descriptors.
 
 Others work on the machine at the same time; what is theirs is no concern of ours.
 """
@@ -11,19 +11,35 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ws.manager import Manager
+from ws.workspace import Workspace
 
 SETTLE_S = 10.0  # an engine's own clean-up runs on for a moment after the container is gone
+RESERVATIONS = "/var/lib/cni"
 PARTS = ("workspaces", "names", "run", "pending", "staging")
 
 
+def marks_of(box: Workspace) -> set[str]:
+    """What traces of a workspace's container are known by: its id, and where its network namespace is mounted."""
+    container = box.record().container
+    assert container is not None
+    namespace = f" {os.readlink(f'/proc/{container.pid}/ns/net')} "
+    mounts = _read("/proc/self/mountinfo").decode(errors="replace").splitlines()
+    return {container.id, *(line.split(" ")[4] for line in mounts if namespace in line)}
+
+
 def leftovers(manager: Manager, containers: Collection[str] = ()) -> dict[str, set[str]]:
-    """By kind. A process is ours if it names the home, or one of `containers`, or has something of the home mounted."""
+    """By kind. What has a mark of `containers` is ours; so is a process that names the home, or has it mounted."""
     root = manager.home.root
     # The name of the home is unique; its path is not what mountinfo shows where /tmp is a filesystem of its own.
     marks = [root.encode(), *(container.encode() for container in containers)]
     mark = os.path.join(os.path.basename(os.path.dirname(root)), os.path.basename(root)).encode()
     return {
-        "mounts": {line.decode() for line in _read("/proc/self/mountinfo").splitlines() if mark in line},
+        "mounts": {
+            line.decode()
+            for line in _read("/proc/self/mountinfo").splitlines()
+            if mark in line or any(each in line for each in marks[1:])
+        },
+        "networks": _reservations(marks[1:]),
         "containers": {state.id for state in manager.engine().list(root)},
         "processes": {_title(pid) for pid in os.listdir("/proc") if pid.isdigit() and _ours(pid, marks, mark)},
         "descriptors": _descriptors(),
@@ -56,6 +72,12 @@ def _ours(pid: str, marks: list[bytes], mounted: bytes) -> bool:
     # A container's own namespace shows its run directory and its overlay; the host's shows nothing of ours.
     same = _namespace(pid) == _namespace("self")
     return not same and mounted in _read(f"/proc/{pid}/mountinfo")
+
+
+def _reservations(marks: list[bytes]) -> set[str]:
+    """What podman's network plugins keep of a container: its addresses, and with what its network was made."""
+    paths = (os.path.join(directory, name) for directory, _, names in os.walk(RESERVATIONS) for name in names)
+    return {path for path in paths if any(mark in os.fsencode(path) + _read(path) for mark in marks)}
 
 
 def _title(pid: str) -> str:

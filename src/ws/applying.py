@@ -72,7 +72,7 @@ def apply(
             home, store, record, live, target, with_git_config=with_git_config, dry_run=dry_run, progress=progress
         )
         if not dry_run and target == record.source:
-            with sealing.exclusive(home, record.id) as current:
+            with sealing.exclusive(home, record) as current:
                 git_tree = live if with_git_config else current.applied_git_tree
                 write_record(home, replace(current, applied_tree=live, applied_git_tree=git_tree))
         return result

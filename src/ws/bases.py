@@ -40,6 +40,7 @@ from ws.store.reading import MOUNT_POINT, Rules
 from ws.store.repository import Store
 from ws.store.scan import Scan, Skipped, scan_tree
 from ws.store.statcache import StatCache
+from ws.together import Together
 
 Progress = Callable[[str, int, int], None]
 
@@ -59,6 +60,9 @@ class Base:
     skipped: tuple[Skipped, ...] = ()
 
 
+_imports: Together[Base] = Together()
+
+
 @durable.state_usable()
 def import_source(
     home: Home,
@@ -70,7 +74,8 @@ def import_source(
 ) -> Base:
     """The base of a source directory, or the empty one; made if it is not there yet.
 
-    `exclude` holds patterns as in `ws.store.excludes`. Several processes may import the same source at once.
+    `exclude` holds patterns as in `ws.store.excludes`. Several processes may import the same source at once; threads
+    do it together.
     Raises SourceRefused, InvalidRequest (missing, not a directory, unreadable), SourceChanged (it never held
     still), StateUnusable.
     Commit point: the rename of the staged directory to `bases/KEY`; its objects are durable before. A crash
@@ -80,7 +85,10 @@ def import_source(
         if source is None:
             base = find_base(home, _empty.get((home.root, ids), "")) or _import_nothing(home, ids)
         else:
-            base = _import(home, check_source(home, source), ids, tuple(exclude), progress)
+            real, excluded = check_source(home, source), tuple(exclude)
+            base = _imports.do(
+                (home.root, real, ids, excluded), functools.partial(_import, home, real, ids, excluded, progress)
+            )
         if touch(home, base.key):
             return base
 

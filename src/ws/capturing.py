@@ -92,7 +92,7 @@ def capture(
     if record.engine == "none":
         return _capture_directory(home, store, writer, record, caps)
     shorter = _shortened(home, record) if seal else record
-    with contextlib.nullcontext(record) if locked else sealing.exclusive(home, record.id) as current:
+    with contextlib.nullcontext(record) if locked else sealing.exclusive(home, record) as current:
         # A command may have brought the container back since the turn was taken; nothing else changes without it.
         record = replace(record, container=current.container)
         if sealing.untouched(home, record) and record.history.unhashed == 0:

@@ -85,14 +85,18 @@ def attach_overlay(home: Home, record: WorkspaceRecord, pid: int) -> int:
     """
     if record.engine == "none":
         return 0
-    if not overlay.detach(pid, WORKSPACE):
-        raise Busy(f"a process holds an earlier state of {record.name}", hint=f"`ws restore {record.name}` ends it")
+    _uncover(record, pid)
     mount, device = build_overlay(home, record)
     try:
         overlay.attach(mount, pid, WORKSPACE)
     finally:
         os.close(mount)
     return device
+
+
+def _uncover(record: WorkspaceRecord, pid: int) -> None:
+    if not overlay.detach(pid, WORKSPACE):
+        raise Busy(f"a process holds an earlier state of {record.name}", hint=f"`ws restore {record.name}` ends it")
 
 
 def start_container(home: Home, engine: Engine, record: WorkspaceRecord, key: str) -> ContainerRecord:
@@ -179,17 +183,31 @@ def wait_ready(home: Home, key: str, pid: int, *, timeout_s: float = START_DEADL
 
 
 def occupy(home: Home, record: WorkspaceRecord, key: str, state: ContainerState) -> ContainerRecord:
-    """Give a running container the workspace: what its tools keep, and its overlay."""
-    give_kept(home, record, key, state.pid)
-    device = attach_overlay(home, record, state.pid)
+    """Give a running container the workspace: what its tools keep, and its overlay.
+
+    Raises Busy when a process works in an overlay that is there.
+    """
+    device = 0
+    with contextlib.ExitStack() as opened:
+        mounts = []
+        kept = _give_kept(home, record, key, state.pid)
+        if kept is not None:
+            opened.callback(os.close, kept)
+            mounts.append((kept, f"{RUN}/kept"))
+        if record.engine != "none":
+            _uncover(record, state.pid)
+            mount, device = build_overlay(home, record)
+            opened.callback(os.close, mount)
+            mounts.append((mount, WORKSPACE))
+            overlay.attach_all(mounts, state.pid)
     started = process_start(state.pid)
     if started is None:
         raise ContainerDied("the container ended while it was being set up")
     return ContainerRecord(key=key, id=state.id, pid=state.pid, started=started, boot=boot_id(), device=device)
 
 
-def give_kept(home: Home, record: WorkspaceRecord, key: str, pid: int) -> None:
-    """Put the workspace's backups and trash beside the shim's socket, where its tools look for them.
+def _give_kept(home: Home, record: WorkspaceRecord, key: str, pid: int) -> int | None:
+    """The workspace's backups and trash, to be put beside the shim's socket, where its tools look; None when they are.
 
     They are the workspace's, not the container's: whichever container it has finds the same, and they go with it.
     """
@@ -202,17 +220,15 @@ def give_kept(home: Home, record: WorkspaceRecord, key: str, pid: int) -> None:
     if record.engine == "none":
         if not os.path.islink(beside):
             os.symlink(kept, beside)
-        return
+        return None
     # A container cannot take away what is mounted in it; before that, nothing of the workspace runs in it.
     if not os.path.isdir(beside):
         os.mkdir(beside, 0o700)
-    target = f"{RUN}/kept"
     try:
-        given = os.path.samestat(os.lstat(f"/proc/{pid}/root{target}"), os.stat(kept))
+        given = os.path.samestat(os.lstat(f"/proc/{pid}/root{RUN}/kept"), os.stat(kept))
     except FileNotFoundError:
-        given = False  # its process is gone, which the next line says
-    if not given:
-        overlay.bind(kept, pid, target)
+        given = False  # its process is gone, which whoever mounts it says
+    return None if given else overlay.clone(kept)
 
 
 def make_way(home: Home, record: WorkspaceRecord, pid: int) -> bool:
@@ -249,21 +265,26 @@ def resume(home: Home, engine: Engine, record: WorkspaceRecord) -> ContainerReco
         durable.remove_tree(home.run(known.key))  # a dead socket
         return None
     if state.paused:
-        raise Busy(
-            f"the container of {record.name} is paused", hint=f"{record.engine} unpause {known.id[:12]}, then try again"
-        )
-    if not state.running:
-        try:
-            state = engine.start(known.id)
-        except EngineError:
-            if record.options.read_write_root:
-                raise
-            # One that was killed from outside may not start while its engine still sees to its end.
-            engine.remove(known.id)
-            durable.remove_tree(home.run(known.key))
-            return None
+        raise paused(record)
+    try:
+        state = engine.settle(known.id) if state.running else engine.start(known.id)
+    except EngineError:
+        if record.options.read_write_root:
+            raise
+        # One that was killed from outside may not start while its engine still sees to its end.
+        engine.remove(known.id)
+        durable.remove_tree(home.run(known.key))
+        return None
     wait_ready(home, known.key, state.pid)
     return replace(occupy(home, record, known.key, state), warm=known.warm)
+
+
+def paused(record: WorkspaceRecord) -> Busy:
+    """Somebody has stopped the workspace's container by hand, and only they know what for."""
+    container = record.container.id[:12] if record.container else ""
+    return Busy(
+        f"the container of {record.name} is paused", hint=f"{record.engine} unpause {container}, then try again"
+    )
 
 
 def ready(record: WorkspaceRecord) -> bool:

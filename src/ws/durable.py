@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ws.errors import Busy, NotFound, StateUnusable, WorkspaceError
+from ws.together import Together
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
@@ -43,9 +44,12 @@ _REFUSALS = frozenset(
 )
 
 
+_directories: Together[None] = Together()
+
+
 def sync_directory(path: str) -> None:
-    """Make the names in a directory durable."""
-    _sync_file(path)
+    """Make the names in a directory durable; threads that have put some into the same one do it together."""
+    _directories.do(path, lambda: _sync_file(path))
 
 
 def sync_filesystem(path: str) -> None:

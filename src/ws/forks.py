@@ -63,11 +63,11 @@ def fork(
             forked_from=f"{parent.id}/{target.number}",
         )
         create_workspace(home, record, engine_for, pool_size=pool_size)
-        _mark(home, parent.id, Mark("fork", target.number, time.time_ns(), record.name))
+        _mark(home, parent, Mark("fork", target.number, time.time_ns(), record.name))
         return record
 
 
-def _mark(home: Home, workspace_id: str, mark: Mark) -> None:
+def _mark(home: Home, parent: WorkspaceRecord, mark: Mark) -> None:
     """Note the fork in its parent's history, for when it will be gone. It is made: nothing here can fail it."""
-    with contextlib.suppress(WorkspaceError, OSError), sealing.exclusive(home, workspace_id, timeout_s=1) as current:
+    with contextlib.suppress(WorkspaceError, OSError), sealing.exclusive(home, parent, timeout_s=1) as current:
         write_record(home, replace(current, history=current.history.marked(mark)), sync=False)

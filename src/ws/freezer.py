@@ -164,8 +164,11 @@ class CgroupFreezer:
 
     def _read(self, name: str) -> str:
         try:
-            with open(os.path.join(self.path, name), encoding="ascii") as file:
-                return file.read()
+            fd = os.open(os.path.join(self.path, name), os.O_RDONLY | os.O_CLOEXEC)  # a file object takes twice as long
+            try:
+                return os.read(fd, 4096).decode("ascii")
+            finally:
+                os.close(fd)
         except OSError as error:
             raise self._trouble(name, error) from error
 
@@ -192,7 +195,7 @@ def freezer_of(pid: int) -> Freezer:
 
     On hybrid layouts the version 1 freezer is the one the engines put containers in.
     """
-    mounts, ours, theirs = _cgroup_mounts(), _cgroups("self"), _cgroups(str(pid))
+    mounts, ours, theirs = cgroup_mounts(), cgroups_of("self"), cgroups_of(str(pid))
     for controller in ("freezer", ""):
         # A container without a cgroup of its own is in that of whoever started it: freezing that would freeze us.
         if controller in theirs and controller in mounts and theirs[controller] not in ("/", ours.get(controller)):
@@ -204,7 +207,7 @@ def freezer_of(pid: int) -> Freezer:
     return SignalFreezer.of(pid)
 
 
-def _cgroups(pid: str) -> dict[str, str]:
+def cgroups_of(pid: str) -> dict[str, str]:
     """The cgroup of a process for each version 1 controller, and under "" for version 2. Raises ContainerDied."""
     try:
         with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
@@ -217,7 +220,7 @@ def _cgroups(pid: str) -> dict[str, str]:
 
 
 @functools.cache
-def _cgroup_mounts() -> dict[str, str]:
+def cgroup_mounts() -> dict[str, str]:
     """Where each version 1 controller is mounted, and under "" the version 2 tree.
 
     Asked once: a machine has many mounts, and reading them all takes half a millisecond.

@@ -17,6 +17,7 @@ from typing import Literal
 
 from ws import durable
 from ws.errors import (
+    Busy,
     KernelRefused,
     NotFound,
     RestoreFailed,
@@ -199,9 +200,12 @@ def turn(home: Home, workspace_id: str, operation: Operation) -> Iterator[tuple[
 
 @contextlib.contextmanager
 def _turn_lock(home: Home, workspace_id: str) -> Iterator[None]:
-    what = f"the history of {workspace_id}"
     try:
-        held = durable.acquire_lock(home.turn(workspace_id), timeout_s=TURN_TIMEOUT_S, what=what)
+        held = durable.acquire_lock(home.turn(workspace_id), timeout_s=TURN_TIMEOUT_S, what="its history")
+    except Busy as error:
+        record = read_record(home, workspace_id)
+        name = record.name if record else workspace_id
+        raise Busy(f"another snapshot or restore of {name} is under way", hint=error.hint) from None
     except NotFound as error:
         raise WorkspaceNotFound(error.message) from None
     try:

@@ -26,7 +26,7 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -244,21 +244,29 @@ def attach(mount: int, pid: int, target: str) -> None:
 
     Commit point: `move_mount`. Raises ContainerDied when the process is gone, KernelRefused otherwise.
     """
-    in_mount_namespace(pid, lambda: move_mount(mount, target))
+    attach_all([(mount, target)], pid)
 
 
-def bind(directory: str, pid: int, target: str) -> None:
-    """Put a directory of the host on `target` as the process `pid` sees it: files to keep, nothing to be run.
+def attach_all(mounts: Sequence[tuple[int, str]], pid: int) -> None:
+    """As `attach`, for several in their order: entering the namespace is what takes time. No last link is followed."""
 
-    Commit point: `move_mount`, which follows no link in the last place. Raises as `attach`.
-    """
+    def move() -> None:
+        for mount, target in mounts:
+            move_mount(mount, target)
+
+    in_mount_namespace(pid, move)
+
+
+def clone(directory: str) -> int:
+    """A detached mount of a directory of the host, for files to be kept and nothing to be run; the caller closes it."""
     with _pinned(directory) as pinned:
         mount = open_tree(pinned)
     try:
         mount_setattr(mount, _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV | _MOUNT_ATTR_NOEXEC)
-        attach(mount, pid, target)
-    finally:
+    except BaseException:
         os.close(mount)
+        raise
+    return mount
 
 
 def is_idle(pid: int, target: str) -> bool:

@@ -146,7 +146,7 @@ def _restore(
     upper = new_id()
     containers.create_upper(home, replace(record, base=stack.base, layers=stack.layers), upper)
     try:
-        with sealing.exclusive(home, record.id) as current:
+        with sealing.exclusive(home, record) as current:
             record = replace(record, container=current.container)
             # Emptied before the workspace is kept: what was written until then is in the safety snapshot.
             with _emptied(home, record, engine_for) as (pid, ended):

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from ws import containers, durable, layers, overlay
 from ws.engine import WORKSPACE
-from ws.errors import Busy, ContainerDied, WorkspaceError, WorkspaceNotFound
+from ws.errors import ContainerDied, WorkspaceError, WorkspaceNotFound
 from ws.freezer import Freezer, freezer_of
 from ws.layout import Home, WorkspaceRecord, new_id, read_record, write_record
 from ws.stacks import needed_layers
@@ -59,8 +59,7 @@ def stilled(record: WorkspaceRecord) -> Iterator[Freezer | None]:
     try:
         freezer = freezer_of(container.pid)
         if freezer.freezing():  # by somebody else: what a crash of ours left was thawed when its intent was settled
-            hint = f"{record.engine} unpause {container.id[:12]}, then try again"
-            raise Busy(f"the container of {record.name} is paused", hint=hint)
+            raise containers.paused(record)
         frozen = contextlib.ExitStack()
         frozen.enter_context(freezer.stopped())
     except ContainerDied:
@@ -107,12 +106,12 @@ def seal(home: Home, record: WorkspaceRecord, below: WorkspaceRecord) -> Workspa
 
 
 @contextlib.contextmanager
-def exclusive(home: Home, workspace_id: str, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[WorkspaceRecord]:
+def exclusive(home: Home, known: WorkspaceRecord, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[WorkspaceRecord]:
     """The workspace's lock, exclusively, and the record as it is under it. Raises Busy, NotFound."""
-    with durable.locked(home.lock(workspace_id), timeout_s=timeout_s, what=f"workspace {workspace_id}"):
-        record = read_record(home, workspace_id)
+    with durable.locked(home.lock(known.id), timeout_s=timeout_s, what=f"workspace {known.name}"):
+        record = read_record(home, known.id)
         if record is None:
-            raise WorkspaceNotFound(f"workspace {workspace_id} is gone")
+            raise WorkspaceNotFound(f"workspace {known.name} is gone")
         yield record
 
 

@@ -11,6 +11,7 @@ Light to import: `ws exec` comes through here. Engines, pygit2 and pydantic are 
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -44,6 +45,7 @@ from ws.remote.channel import Channel
 from ws.remote.following import Terminal
 from ws.remote.results import ExecResult, PeerFacts, SessionFacts
 from ws.timeline import Timeline
+from ws.vitals import Vitals
 
 if TYPE_CHECKING:
     from ws.files import WorkspaceFilesystem
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 
 MAX_OUTPUT_BYTES = 16 << 20
 LOCK_TIMEOUT_S = 30.0
+KILLED = 128 + 9  # by SIGKILL
 SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh")
 
 
@@ -76,6 +79,7 @@ class Workspace(Timeline):
         self._engine_for = engine_for
         self._remove_on_exit = remove_on_exit
         self._channel: Channel | None = None
+        self._vitals: Vitals | None = None  # of the container that the channel leads to
         self._channel_pid = 0
         self._channel_lock = threading.Lock()
         self._fs: WorkspaceFilesystem | None = None
@@ -138,7 +142,7 @@ class Workspace(Timeline):
         `timeout` ends the whole process group and returns the partial output with `timed_out` set. Each stream is
         kept up to `max_output_bytes`, 16 MiB by default; with `on_output` it goes there as it comes, as ("stdout" or
         "stderr", bytes), and has no cap unless one is given.
-        Raises CommandFailedError when it cannot be started, ContainerDied, ProtocolError, WorkspaceNotFound.
+        Raises CommandFailedError when it cannot be started, ContainerDied, ProtocolError, WorkspaceNotFound, Busy.
         """
         if isinstance(argv, str):
             raise InvalidRequest("a command is a list of words", hint='for a shell line: ["sh", "-c", line]')
@@ -146,51 +150,45 @@ class Workspace(Timeline):
             raise InvalidRequest("the command is empty")
         channel, record, lock = self._enter()
         try:
-            if user is not None and user not in (str(record.ids.uid), f"{record.ids.uid}:{record.ids.gid}"):
-                return self._exec_as(record, user, argv, workdir=workdir, env=env, timeout_s=timeout, stdin=stdin)
-            return channel.exec(
-                list(argv),
-                workdir=workdir or containers.root_of(self._home, record),
-                env=environment(record, env),
-                stdin=stdin,
-                timeout_s=timeout,
-                max_output_bytes=max_output_bytes or (None if on_output else MAX_OUTPUT_BYTES),
-                on_output=on_output,
-                started=lock.release,
-            )
+            vitals = self._vitals
+            oom_kills = vitals.oom_kills() if vitals else 0
+            root = containers.root_of(self._home, record)
+            cap = max_output_bytes or (None if on_output else MAX_OUTPUT_BYTES)
+            if user is None or user in (str(record.ids.uid), f"{record.ids.uid}:{record.ids.gid}"):
+                result = channel.exec(
+                    list(argv),
+                    workdir=workdir or root,
+                    env=environment(record, env),
+                    stdin=stdin,
+                    timeout_s=timeout,
+                    max_output_bytes=cap,
+                    on_output=on_output,
+                    started=lock.release,
+                )
+            else:
+                from ws.remote.keeping import exec_kept
+
+                if stdin is not None:
+                    hint = "leave out --user"
+                    raise CommandFailedError("input for a command of another user is not possible", hint=hint)
+                assert record.container is not None  # _enter saw it ready
+                result = exec_kept(
+                    self._engine_for(record.engine, record.options.runtime),
+                    record.container.id,
+                    argv,
+                    user=user,
+                    workdir=os.path.join(root, workdir or ""),
+                    env=environment(record, env),
+                    timeout_s=timeout,
+                    max_output_bytes=cap,
+                    on_output=on_output,
+                    started=lock.release,
+                )
         finally:
             lock.release()
-
-    def _exec_as(
-        self,
-        record: WorkspaceRecord,
-        user: str,
-        argv: Sequence[str],
-        *,
-        workdir: str | None,
-        env: Mapping[str, str] | None,
-        timeout_s: float | None,
-        stdin: bytes | BinaryIO | None,
-    ) -> ExecResult:
-        if stdin is not None:
-            raise CommandFailedError("input for a command of another user is not possible", hint="leave out --user")
-        container = record.container
-        assert container is not None  # _enter saw it ready
-        output = self._engine_for(record.engine, record.options.runtime).exec(
-            container.id,
-            argv,
-            user=user,
-            workdir=workdir or containers.root_of(self._home, record),
-            env=environment(record, env),
-            timeout_s=timeout_s,
-        )
-        return ExecResult(
-            exit_code=output.exit_code,
-            stdout_bytes=output.stdout,
-            stderr_bytes=output.stderr,
-            truncated=output.truncated,
-            timed_out=output.timed_out,
-        )
+        if result.exit_code == KILLED and vitals and not result.timed_out:
+            result.oom_killed = vitals.oom_kills() > oom_kills
+        return result
 
     def terminal(
         self,
@@ -408,13 +406,17 @@ class Workspace(Timeline):
             raise WorkspaceNotFound(error.message, hint="`ws ls` shows what there is") from None
 
     def _channel_to(self, record: WorkspaceRecord) -> Channel:
+        """Raises Busy when somebody has paused the container: its shim would not answer."""
         container = record.container
         assert container is not None  # only called for a record that is ready
         with self._channel_lock:
             if self._channel is None or self._channel_pid != container.pid:
                 self.close()
                 self._channel = Channel(self._home.run(container.key), peer_pid=container.pid)
+                self._vitals = Vitals(container.pid) if record.engine != "none" else None
                 self._channel_pid = container.pid
+            if self._vitals is not None and self._vitals.paused():
+                raise containers.paused(record)
             return self._channel
 
 

@@ -214,6 +214,16 @@ def test_a_command_can_run_as_another_user(stage: Stage, box: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (6, b"4321\n", b"oops\n")
     late = stage.run("exec", box, "--user", "4321", "--timeout", "0.5", "--", "sleep", "60")
     assert late.returncode == 124
+    much = stage.run("exec", box, "--user", "4321", "--", "head", "-c", "20000000", "/dev/zero")
+    assert (much.returncode, len(much.stdout)) == (0, 20_000_000)
+
+
+def test_a_command_that_used_up_the_memory_says_so(stage: Stage) -> None:
+    hog = ("--", "sh", "-c", "head -c 200000000 /dev/zero | tail")
+    told = stage.run("run", "--memory", "64m", *hog)
+    assert told.returncode == 137
+    assert b"memory was used up" in told.stderr
+    assert json.loads(stage.run("run", "--json", "--memory", "64m", *hog).stdout)["oom_killed"] is True
 
 
 def test_with_json_a_command_is_one_object(stage: Stage, box: str) -> None:

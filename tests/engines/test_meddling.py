@@ -15,7 +15,7 @@ import pytest
 
 from lived_in import shell
 from ws.engine.base import Engine
-from ws.errors import Busy, ProtocolError
+from ws.errors import Busy
 from ws.manager import Manager
 from ws.workspace import Workspace
 
@@ -69,16 +69,25 @@ def test_one_that_was_stopped_starts_with_its_next_use(manager: Manager, box: Wo
 def test_one_that_was_restarted_gets_its_workspace_back(manager: Manager, box: Workspace) -> None:
     meddle(box, "restart")
     goes_on(manager, box)
+    shell(box, "touch $HOME/x /tmp/x /dev/shm/x")
+
+
+def test_one_with_a_network_that_was_restarted_is_cut_off_from_link_local_addresses_again(manager: Manager) -> None:
+    with manager.create(network="bridge", remove_on_exit=True) as box:
+        blackhole = shell(box, "grep 0000FEA9 /proc/net/route")
+        meddle(box, "restart")
+        assert shell(box, "grep 0000FEA9 /proc/net/route") == blackhole
 
 
 def test_one_that_was_paused_says_so_in_time_and_goes_on(manager: Manager, box: Workspace) -> None:
     meddle(box, "pause")
     try:
         begun = time.monotonic()
-        with pytest.raises(ProtocolError) as refused:
-            box.exec(["true"], timeout=1)
-        assert time.monotonic() - begun < 60
-        assert "paused" in (refused.value.hint or "")
+        for use in (lambda: box.exec(["true"]), box.ping, lambda: box.fs.read("kept")):
+            with pytest.raises(Busy, match="paused") as refused:
+                use()
+            assert "unpause" in (refused.value.hint or "")
+        assert time.monotonic() - begun < 1
     finally:
         meddle(box, "unpause")
     goes_on(manager, box)

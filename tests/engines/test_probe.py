@@ -22,6 +22,7 @@ from ws.engine import cgroups
 from ws.engine.base import ContainerState, Engine
 from ws.errors import EngineError, InvalidRequest
 from ws.testing import EngineBench
+from ws.vitals import Vitals
 
 MEMORY = 256 << 20
 PIDS = 200
@@ -203,10 +204,10 @@ def test_a_memory_hog_dies_alone(engine: Engine, default_image: str, session_hom
     bench = EngineBench(engine, session_home, default_image)
     hog = "x = bytearray(200 << 20); x[:] = b'1' * len(x)"
     with bench.container("/bin/sleep", "600", memory_bytes=64 << 20) as state:
-        assert cgroups.count_oom_kills(state.pid) == 0
+        assert Vitals(state.pid).oom_kills() == 0
         done = engine.exec(state.id, ["python3", "-c", hog], user="1000:1000", workdir="/", timeout_s=60)
         assert done.exit_code == 137
-        assert cgroups.count_oom_kills(state.pid) == 1
+        assert Vitals(state.pid).oom_kills() == 1
         now = engine.find(state.id)
         assert now is not None
         assert now.running

@@ -148,12 +148,6 @@ def test_root_is_a_user_of_the_container_only(manager: Manager) -> None:
         assert (layer / "f").stat().st_uid >= 100_000
 
 
-def test_another_user_comes_through_the_engine(manager: Manager) -> None:
-    with manager.create(remove_on_exit=True) as box:
-        result = box.exec(["sh", "-c", "id -un; pwd; echo err >&2; exit 3"], user="daemon")
-        assert (result.exit_code, result.stdout, result.stderr) == (3, "daemon\n/workspace\n", "err\n")
-
-
 def test_the_container_sees_the_workspace_and_nothing_else_of_ours(manager: Manager, project: Path) -> None:
     with manager.create(project, remove_on_exit=True) as box:
         mounts = shell(box, "cat /proc/self/mountinfo")
@@ -223,6 +217,17 @@ def test_unstoppable_output_is_capped_with_constant_memory(manager: Manager) -> 
         assert result.truncated
         assert len(result.stdout) == 1000
         assert result.stderr == "end\n"
+
+
+@pytest.mark.parametrize("user", [None, "4321"])
+def test_a_command_that_the_kernel_ends_for_want_of_memory_says_so(manager: Manager, user: str | None) -> None:
+    hog = "head -c 200000000 /dev/zero | tail"
+    with manager.create(memory="64m", remove_on_exit=True) as box:
+        for line in ("kill -9 $$", "exit 137", "true"):
+            assert not box.exec(["sh", "-c", line], user=user).oom_killed
+        killed = box.exec(["sh", "-c", hog], user=user)
+        assert (killed.exit_code, killed.oom_killed) == (137, True)
+        assert not box.exec(["sh", "-c", "kill -9 $$"], user=user).oom_killed, "that was before"
 
 
 def test_orphans_are_reaped_and_a_fork_bomb_stays_inside(manager: Manager) -> None:
@@ -356,12 +361,16 @@ def test_remove_works_when_the_container_is_gone_already(manager: Manager) -> No
         assert manager.list() == []
 
 
-def test_a_killed_client_does_not_leave_its_command_running(manager: Manager) -> None:
-    with manager.create(name="busy") as box:
-        code = "import sys, ws; ws.Manager(home=sys.argv[1]).open('busy').exec(['sleep', '1000'])"
-        client = subprocess.Popen([sys.executable, "-c", code, manager.home.root])
+@pytest.mark.parametrize("user", [None, "4321"])
+def test_a_killed_client_does_not_leave_its_command_running(manager: Manager, user: str | None) -> None:
+    with manager.create(name="busy", remove_on_exit=True) as box:
+        line = "(sleep 1000 &); exec sleep 1000"
+        code = "import sys, ws; ws.open('busy').exec(['sh', '-c', sys.argv[1]], user=sys.argv[2] or None)"
+        client = subprocess.Popen(
+            [sys.executable, "-c", code, line, user or ""], env={**os.environ, "WS_HOME": manager.home.root}
+        )
         deadline = time.monotonic() + 20
-        while "sleep" not in shell(box, "ps -eo comm") and time.monotonic() < deadline:
+        while shell(box, "ps -eo comm").count("sleep") < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         client.kill()
         client.wait()

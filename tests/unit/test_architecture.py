@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2] / "src" / "ws"
 RANKS = [
     {"errors"},
     {"spec"},
-    {"layout", "durable", "records", "stacks"},
-    {"engine", "freezer", "halting", "layers", "overlay", "store"},
+    {"layout", "durable", "records", "stacks", "together"},
+    {"engine", "freezer", "halting", "layers", "overlay", "store", "vitals"},
     {"remote", "toolbox", "bases"},
     {
         "applying",

@@ -59,7 +59,7 @@ def exec_verb(name: str, *, command: tuple[str, ...], **options: Any) -> int:
 
     Its output is passed on byte by byte as it comes, its input too when that is not a terminal. Nothing of this
     machine's environment reaches it. With --json the result is one object: exit_code, stdout, stderr, timed_out,
-    truncated and rolled_back.
+    truncated, oom_killed and rolled_back.
     """
     pairs(options["env"])
     request = ExecRequest(

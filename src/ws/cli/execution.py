@@ -105,12 +105,10 @@ def run_in(workspace: Workspace, request: ExecRequest) -> int:
     if request.as_json:
         _print_json(result, rolled_back=restored)
         return status_of(result)
-    if request.user is not None:
-        # Another user's command goes through the engine, which does not stream.
-        _write("stdout", result.stdout_bytes)
-        _write("stderr", result.stderr_bytes)
     if result.timed_out:
         say(f"{paint('error:', 'red', sys.stderr)} the command was ended after {request.timeout_s:g} s")
+    if result.oom_killed:
+        say("note: the kernel ended a process of it: the workspace's memory was used up (`ws create --memory`)")
     if restored:
         say(f"note: the command failed; {workspace.name} is back at {restored}; `ws undo` shows the failure")
     return status_of(result)
@@ -171,6 +169,7 @@ def _print_json(result: ExecResult, *, rolled_back: str | None) -> None:
         "exit_code": status_of(result),
         "timed_out": result.timed_out,
         "truncated": result.truncated,
+        "oom_killed": result.oom_killed,
         "rolled_back": rolled_back,
     }
     for name, data in (("stdout", result.stdout_bytes), ("stderr", result.stderr_bytes)):

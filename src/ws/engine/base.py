@@ -66,7 +66,7 @@ class ContainerState:
     pid: int  # of its first process on the host; 0 when it does not run, or when docker's `list` does not say
     exit_code: int | None  # None while it runs, and until the engine has noticed that it does not
     home: str = ""  # the WS_HOME that owns it
-    oom_killed: bool = False  # as far as the engine noticed; `cgroups.count_oom_kills` knows while it runs
+    oom_killed: bool = False  # as far as the engine noticed; `ws.vitals` knows while it runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,10 @@ class ExecOutput:
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
-    truncated: bool = False  # over 8 MiB of a stream were dropped
+    truncated: bool = False  # what is over 8 MiB of a stream was dropped
 
 
+OnOutput = Callable[[str, bytes], None]  # "stdout" or "stderr", a piece of it
 Progress = Callable[[str, int, int], None]  # phase, done, total (0: unknown)
 
 
@@ -127,7 +128,15 @@ class Engine(Protocol):
         ...
 
     def start(self, container_id: str) -> ContainerState:
-        """Run it; on return its first process exists. Raises ContainerDied when it ended at once."""
+        """Run it; on return its first process exists, and it is settled. Raises ContainerDied when it ended at once."""
+        ...
+
+    def settle(self, container_id: str) -> ContainerState:
+        """Bring one that runs, whoever started it, to what its spec says and an engine cannot do; idempotent.
+
+        Its directories get their owner and modes, with a network link-local addresses are cut off. Raises
+        ContainerDied when it does not run, EngineError when the network cannot be cut off: it must not be used then.
+        """
         ...
 
     def find(self, container_id: str) -> ContainerState | None:
@@ -147,10 +156,13 @@ class Engine(Protocol):
         workdir: str = WORKSPACE,
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
     ) -> ExecOutput:
         """Run a command as another user, through the engine itself: the shim has only its own.
 
-        A timeout kills what it started and is a result. Raises ContainerDied when the container does not run.
+        Its input is open and empty for as long as the caller lives: whoever is not to outlive the caller reads it.
+        Output goes to `on_output` as it comes; without one it is kept, 8 MiB of each stream. A timeout kills what it
+        started and is a result. Raises ContainerDied when the container does not run.
         """
         ...
 

@@ -89,14 +89,6 @@ def ensure_thawed(pid: int) -> None:
         freezer_of(pid).thaw()
 
 
-def count_oom_kills(pid: int) -> int:
-    """How many processes of the container the kernel has ended for want of memory."""
-    directory = find_directory(pid, "memory") or ""
-    text = _read(os.path.join(directory, "memory.events")) or _read(os.path.join(directory, "memory.oom_control"))
-    counts = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
-    return int(counts.get("oom_kill", "0"))
-
-
 def _read(path: str) -> str:
     try:
         with open(path, encoding="ascii") as file:

@@ -15,7 +15,7 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ws.errors import EngineError, EngineUnavailable
@@ -124,16 +124,13 @@ def _read_message(sock: socket.socket) -> str:
 
 
 class Frames:
-    """The two streams of an exec, multiplexed on one connection; each kept up to a cap, the rest dropped."""
+    """The two streams of an exec, multiplexed on one connection; each piece is handed on as it comes."""
 
-    def __init__(self, sock: socket.socket, *, cap_bytes: int) -> None:
-        self.stdout = bytearray()
-        self.stderr = bytearray()
-        self.truncated = False
+    def __init__(self, sock: socket.socket, output: Callable[[str, bytes], None]) -> None:
         self._sock = sock
-        self._cap_bytes = cap_bytes
+        self._output = output
         self._header = bytearray()
-        self._stream = 0
+        self._stream = ""
         self._left = 0
 
     def read_until(self, deadline: float) -> bool:
@@ -152,16 +149,11 @@ class Frames:
             if not data:
                 return True
             if self._left:
-                self._keep(data)
+                self._left -= len(data)
+                self._output(self._stream, data)
                 continue
             self._header += data
             if len(self._header) == _FRAME.size:
-                self._stream, self._left = _FRAME.unpack(self._header)
+                number, self._left = _FRAME.unpack(self._header)
+                self._stream = "stderr" if number == 2 else "stdout"
                 self._header.clear()
-
-    def _keep(self, data: bytes) -> None:
-        kept = self.stderr if self._stream == 2 else self.stdout
-        room = self._cap_bytes - len(kept)
-        kept += data[:room]
-        self.truncated |= len(data) > room
-        self._left -= len(data)

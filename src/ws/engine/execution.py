@@ -12,16 +12,35 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ws.engine.base import ExecOutput
+from ws.engine.base import ExecOutput, OnOutput
 from ws.engine.endpoints import Frames, hijack
 from ws.engine.processes import kill_all
 from ws.errors import EngineError
 
-_CAP_BYTES = 8 << 20
 _ATTACH_S = 30.0
 _DRAIN_S = 0.2
 _LOOK_FIRST_S = 0.1
 _LOOK_MOST_S = 2.0
+
+
+class Collected:
+    """What a command wrote, each stream up to a cap; for a caller who does not take it as it comes."""
+
+    CAP_BYTES = 8 << 20
+
+    def __init__(self) -> None:
+        self._streams = {"stdout": bytearray(), "stderr": bytearray()}
+        self._truncated = False
+
+    def take(self, stream: str, data: bytes) -> None:
+        kept = self._streams[stream]
+        room = self.CAP_BYTES - len(kept)
+        kept += data[:room]
+        self._truncated |= len(data) > room
+
+    def output(self, exit_code: int, *, timed_out: bool) -> ExecOutput:
+        stdout, stderr = map(bytes, self._streams.values())
+        return ExecOutput(exit_code, stdout, stderr, timed_out, self._truncated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +57,18 @@ def run_exec(
     inspect: Callable[[], ExecState],
     container_pid: int,
     timeout_s: float | None,
+    on_output: OnOutput | None,
 ) -> ExecOutput:
     """Start a prepared exec and wait for it. A timeout is a result, with what came before it.
+
+    The connection is its input: nothing is sent, and it ends with us.
 
     Raises EngineError when the engine refuses, EngineUnavailable when it does not answer.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    collected = Collected()
     with hijack(socket_path, target, {"Detach": False, "Tty": False}, timeout_s=_ATTACH_S) as sock:
-        frames = Frames(sock, cap_bytes=_CAP_BYTES)
+        frames = Frames(sock, on_output or collected.take)
         try:
             timed_out = not _wait(frames, inspect, deadline)
         except BaseException:
@@ -54,13 +77,7 @@ def run_exec(
         if timed_out:
             _end(inspect, container_pid)
             frames.read_until(time.monotonic() + _DRAIN_S)
-    return ExecOutput(
-        exit_code=_exit_code(inspect),
-        stdout=bytes(frames.stdout),
-        stderr=bytes(frames.stderr),
-        timed_out=timed_out,
-        truncated=frames.truncated,
-    )
+    return collected.output(_exit_code(inspect), timed_out=timed_out)
 
 
 def _wait(frames: Frames, inspect: Callable[[], ExecState], deadline: float | None) -> bool:

@@ -95,3 +95,12 @@ def read_counted(path: str, progress: Progress | None) -> Iterator[_Counted]:
     """Open a file for upload, with progress in bytes."""
     with open(path, "rb") as file:
         yield _Counted(file, os.fstat(file.fileno()).st_size, progress)
+
+
+def stamp_of(path: str) -> tuple[int, ...] | None:
+    """What tells a file that is replaced whole from its successors."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

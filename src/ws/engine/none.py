@@ -27,14 +27,15 @@ from ws.engine.base import (
     EngineFacts,
     ExecOutput,
     ImageFacts,
+    OnOutput,
     Progress,
 )
 from ws.engine.confinement import DEFAULT_PATH
+from ws.engine.execution import Collected
 from ws.engine.processes import kill_all, spawn_detached
 from ws.errors import ContainerDied, EngineError, InvalidRequest
 from ws.layout import EngineName, Ids, boot_id, process_start
 
-_CAP_BYTES = 8 << 20
 _DRAIN_S = 0.2
 _LOOK_S = 0.1
 
@@ -127,6 +128,12 @@ class NoEngine:
         )
         return self._state(record)
 
+    def settle(self, container_id: str) -> ContainerState:
+        state = self.find(container_id)
+        if state is None or not state.running:
+            raise ContainerDied(f"{container_id} does not run")
+        return state
+
     def find(self, container_id: str) -> ContainerState | None:
         record = self._record(container_id)
         return None if record is None else self._state(record)
@@ -149,17 +156,19 @@ class NoEngine:
         workdir: str = WORKSPACE,
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
     ) -> ExecOutput:
         record = self._record(container_id)
         if record is None or not self._state(record).running:
             raise ContainerDied(f"{container_id} does not run")
         uid, gid = _ids_of(user)
         other = uid != os.geteuid()
+        collected = Collected()
         with subprocess.Popen(
             list(argv),
             cwd=workdir,
             env={**record["env"], **(env or {})},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -168,12 +177,12 @@ class NoEngine:
             extra_groups=[] if other else None,
         ) as child:
             try:
-                output = _collect(child, timeout_s)
+                timed_out = _follow(child, timeout_s, on_output or collected.take)
             except BaseException:
                 kill_all(child.pid)
                 raise
         code = child.returncode
-        return dataclasses.replace(output, exit_code=128 - code if code < 0 else code)
+        return collected.output(128 - code if code < 0 else code, timed_out=timed_out)
 
     def remove(self, container_id: str) -> None:
         """Commit point: the unlink of `container.json`. The run directory itself is the caller's."""
@@ -215,14 +224,13 @@ def _no_images(reference: str) -> InvalidRequest:
     return InvalidRequest(f"without an engine there is no image {reference}", hint="choose --engine podman or docker")
 
 
-def _collect(child: subprocess.Popen[bytes], timeout_s: float | None) -> ExecOutput:
-    """Both streams up to the cap, until the process has ended, plus a short drain; no exit code yet."""
-    kept = {"stdout": bytearray(), "stderr": bytearray()}
-    truncated = timed_out = False
+def _follow(child: subprocess.Popen[bytes], timeout_s: float | None, on_output: OnOutput) -> bool:
+    """Hand on both streams until the process has ended, plus a short drain; whether it ran out of time."""
+    timed_out = False
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     drained = None
     with selectors.DefaultSelector() as selector:
-        for name in kept:
+        for name in ("stdout", "stderr"):
             selector.register(getattr(child, name), selectors.EVENT_READ, name)
         while selector.get_map():
             now = time.monotonic()
@@ -237,17 +245,16 @@ def _collect(child: subprocess.Popen[bytes], timeout_s: float | None) -> ExecOut
             until = drained or deadline
             for key, _ in selector.select(_LOOK_S if until is None else max(0.0, min(_LOOK_S, until - now))):
                 data = os.read(key.fd, 1 << 16)
-                if not data:
+                if data:
+                    on_output(key.data, data)
+                else:
                     selector.unregister(key.fileobj)
-                room = _CAP_BYTES - len(kept[key.data])
-                kept[key.data] += data[:room]
-                truncated |= len(data) > room
     try:
         child.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         timed_out = True
         kill_all(child.pid)
-    return ExecOutput(0, bytes(kept["stdout"]), bytes(kept["stderr"]), timed_out, truncated)
+    return timed_out
 
 
 def _ids_of(user: str) -> tuple[int, int]:

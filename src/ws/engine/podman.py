@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from ws.engine import cgroups, keyrings
+from ws import overlay
+from ws.engine import cgroups, keyrings, netns
 from ws.engine.base import (
     LABEL_HOME,
     LABEL_KEY,
@@ -30,11 +31,12 @@ from ws.engine.base import (
     EngineFacts,
     ExecOutput,
     ImageFacts,
+    OnOutput,
     Progress,
 )
 from ws.engine.confinement import plan_container, read_hard_limits
 from ws.engine.execution import ExecState, run_exec
-from ws.engine.imaging import follow_build, pack_context, read_changes, read_counted
+from ws.engine.imaging import follow_build, pack_context, read_changes, read_counted, stamp_of
 from ws.engine.inside import settle_directories
 from ws.engine.network import block_metadata
 from ws.engine.podman_connection import SLOW_S, PodmanConnection
@@ -91,7 +93,7 @@ class PodmanEngine:
 
     def image(self, reference: str) -> ImageFacts:
         """Asking takes 5 ms, half of a warm create; podman's list of images says at once whether anything changed."""
-        stamp = _stamp(self._images_file)
+        stamp = stamp_of(self._images_file)
         known = self._images.get(reference)
         if stamp is not None and known is not None and known[0] == stamp:
             return known[1]
@@ -180,6 +182,9 @@ class PodmanEngine:
         runtime = self._podman.open().runtime
         if asked and asked != runtime:
             raise InvalidRequest(f"this engine runs {runtime}, not {asked}", hint="open it with that runtime")
+        if spec.options.network != "none" and not self._rootless:
+            # Where the service is: one that a system has may live in a mount namespace of its own.
+            overlay.in_mount_namespace(self._podman.open().pid, netns.ensure_shared)
         plan = plan_container(spec, hard_limits=self._hard_limits())
         body = plan_create(spec, plan, rootless=self._rootless, limits=self._limits)
         response = self._podman.call("post", "/containers/create", body=body, timeout_s=SLOW_S, repeatable=False)
@@ -189,19 +194,18 @@ class PodmanEngine:
 
     def start(self, container_id: str) -> ContainerState:
         _answer(self._podman.call("post", f"/containers/{container_id}/start", timeout_s=SLOW_S))
+        return self.settle(container_id)
+
+    def settle(self, container_id: str) -> ContainerState:
         found = self._inspect(container_id)
         state = None if found is None else _state_of(found)
         if found is None or state is None or not state.running:
-            how = "is gone" if state is None else f"ended at once with status {state.exit_code}"
+            how = "is gone" if state is None else f"does not run; it ended with status {state.exit_code}"
             raise ContainerDied(f"container {container_id[:12]} {how}", hint="its command may not run there")
         uid, _, gid = found["Config"]["User"].partition(":")
         settle_directories(state.pid, int(uid), int(gid))
         if found["HostConfig"]["NetworkMode"] != "none":
-            try:
-                block_metadata(state.pid)
-            except EngineError:
-                self.remove(container_id)
-                raise
+            block_metadata(state.pid)
         return state
 
     def find(self, container_id: str) -> ContainerState | None:
@@ -232,6 +236,7 @@ class PodmanEngine:
         workdir: str = WORKSPACE,
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
     ) -> ExecOutput:
         state = self.find(container_id)
         if state is None or not state.running:
@@ -241,6 +246,7 @@ class PodmanEngine:
             "User": user,
             "WorkingDir": workdir,
             "Env": [f"{name}={value}" for name, value in (env or {}).items()],
+            "AttachStdin": True,
             "AttachStdout": True,
             "AttachStderr": True,
         }
@@ -258,6 +264,7 @@ class PodmanEngine:
                 inspect=inspect,
                 container_pid=state.pid,
                 timeout_s=timeout_s,
+                on_output=on_output,
             )
         finally:
             # Its two monitors would sleep for five minutes more, in case somebody asks again how it ended.
@@ -313,15 +320,6 @@ def _state(container_id: str, labels: Mapping[str, str], status: str, pid: int, 
         exit_code=exit_code if status in ("exited", "stopped", "removing") else None,
         home=labels.get(LABEL_HOME, ""),
     )
-
-
-def _stamp(path: str) -> tuple[int, ...] | None:
-    """What tells a file that is replaced whole from its successors."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _answer(response: Any) -> Any:

@@ -30,7 +30,7 @@ def spawn_detached(argv: Sequence[str], *, log: str, env: Mapping[str, str]) -> 
 
 
 def kill_all(pid: int, *, started: int | None = None, within_s: float = 5.0) -> bool:
-    """Kill a process, its session and all its descendants; False when some outlive the deadline.
+    """Kill a process and all its descendants, with their sessions; False when some outlive the deadline.
 
     With `started`, only if it still is that process. Rounds, because a process may fork while we look.
     """
@@ -40,7 +40,7 @@ def kill_all(pid: int, *, started: int | None = None, within_s: float = 5.0) -> 
     deadline = time.monotonic() + within_s
     pause_s = 0.001
     while True:
-        _add_kin(doomed, session=pid)
+        _add_kin(doomed)
         alive = [each for each, began in doomed.items() if began is not None and process_start(each) == began]
         if not alive:
             return True
@@ -69,23 +69,19 @@ def find_by_argument(argument: str) -> list[int]:
     return found
 
 
-def _add_kin(doomed: dict[int, int | None], *, session: int) -> None:
-    parents: dict[int, int] = {}
+def _add_kin(doomed: dict[int, int | None]) -> None:
+    """Their descendants, and all who are in a session that one of them leads."""
+    kin: dict[int, tuple[int, int, int]] = {}
     for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        fields = _stat(int(name))
-        if fields is None:
-            continue
-        parents[int(name)] = int(fields[1])
-        if int(fields[3]) == session:
-            doomed.setdefault(int(name), int(fields[19]))
+        fields = _stat(int(name)) if name.isdigit() else None
+        if fields is not None:
+            kin[int(name)] = int(fields[1]), int(fields[3]), int(fields[19])
     grown = True
     while grown:
         grown = False
-        for pid, parent in parents.items():
-            if parent in doomed and pid not in doomed:
-                doomed[pid] = process_start(pid)
+        for pid, (parent, session, started) in kin.items():
+            if pid not in doomed and (parent in doomed or session in doomed):
+                doomed[pid] = started
                 grown = True
 
 

@@ -25,6 +25,7 @@ class ExecResult:
     __slots__ = (
         "duration_s",
         "exit_code",
+        "oom_killed",
         "signal",
         "stderr_bytes",
         "stdout_bytes",
@@ -48,6 +49,7 @@ class ExecResult:
         self.stderr_bytes = stderr_bytes
         self.truncated = truncated  # output beyond the cap was thrown away
         self.timed_out = timed_out  # it was ended at its deadline; the output is what came until then
+        self.oom_killed = False  # it ended by SIGKILL, and the kernel had killed in the container for want of memory
         self.signal = signal
         self.duration_s = duration_s
 
@@ -63,7 +65,8 @@ class ExecResult:
         return (
             f"ExecResult(exit_code={self.exit_code}, "
             f"stdout={self.stdout[:80]!r}, stderr={self.stderr[:80]!r}, "
-            f"truncated={self.truncated}, timed_out={self.timed_out}, duration_s={self.duration_s:.3f})"
+            f"truncated={self.truncated}, timed_out={self.timed_out}, oom_killed={self.oom_killed}, "
+            f"duration_s={self.duration_s:.3f})"
         )
 
 

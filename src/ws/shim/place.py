@@ -56,6 +56,11 @@ def shim_command(runtime_root: str, *, socket: str, root: str) -> tuple[str, ...
     return (*python_command(runtime_root), f"{runtime_root}/{START}", "--socket", socket, "--root", root)
 
 
+def keeper_command(runtime_root: str) -> tuple[str, ...]:
+    """The command that starts a keeper; a working directory and a command follow."""
+    return (*python_command(runtime_root), "-c", "from ws.shim.keeper import main; main()")
+
+
 def rg_command(runtime_root: str) -> tuple[str, ...] | None:
     """The command that starts ripgrep from a runtime that is here, or None where the host had none.
 

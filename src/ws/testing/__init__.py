@@ -2,7 +2,8 @@
 `check_filesystem`.
 """
 
-from ws.testing.engine import ENGINE_CHECKS, EngineBench, check_engine
+from ws.testing.engine import ENGINE_CHECKS, check_engine
+from ws.testing.engine_bench import EngineBench
 from ws.testing.filesystem import FILESYSTEM_CHECKS, MakeFilesystem, check_filesystem
 
 __all__ = [

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 from bench.measure import run
 from bench.peers import GitPeer
@@ -22,6 +23,12 @@ for directory, names, files in os.walk(top):
     paths += [os.path.join(directory, f) for f in sorted(files)]
     if len(paths) > count * 40: break
 for path in paths[:: max(1, len(paths) // count)][:count]:
+    with open(path, 'a') as file: file.write('# ' + salt + chr(10))
+"""
+APPEND = """
+import sys
+salt, *paths = sys.argv[1:]
+for path in paths:
     with open(path, 'a') as file: file.write('# ' + salt + chr(10))
 """
 MAKE = """
@@ -41,6 +48,18 @@ def changed(box: Workspace, peer: GitPeer | None, count: int, salt: str, script:
         run("python3", "-c", script, str(peer.tree), str(count), salt)
         os.sync()
     result = box.exec(["python3", "-c", script, "/workspace", str(count), salt])
+    assert result.exit_code == 0, result.stderr
+
+
+def same_files(tree: Path, count: int) -> list[str]:
+    """Files of a tree, spread over it, by paths that are also those of a larger tree (`bench.trees`)."""
+    found = sorted(str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file())
+    return found[:: len(found) // count][:count]
+
+
+def changed_files(box: Workspace, files: list[str], salt: str) -> None:
+    """The same change to the same files, whatever else there is."""
+    result = box.exec(["python3", "-c", APPEND, salt, *files])
     assert result.exit_code == 0, result.stderr
 
 

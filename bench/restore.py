@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.changes import changed, damaged
+from bench.changes import changed_files, damaged, same_files
 from bench.measure import Entry, compare, interleaved
 from bench.stage import Stage
 from ws.manager import Manager
@@ -36,12 +36,14 @@ def measure(stage: Stage) -> Iterator[Entry]:
 
 
 def _flat(stage: Stage, manager: Manager, box: Workspace, engine: str, rounds: int) -> Iterator[Entry]:
-    with manager.create(stage.tree(stage.files // 10), remove_on_exit=True) as little:
+    tree = stage.tree(stage.files // 10)
+    files = same_files(tree, 100)
+    with manager.create(tree, remove_on_exit=True) as little:
         little.snapshot()
 
         def prepare(number: int) -> None:
-            changed(box, None, 100, f"flat{number}")
-            changed(little, None, 100, f"flat{number}")
+            changed_files(box, files, f"flat{number}")
+            changed_files(little, files, f"flat{number}")
 
         taken = interleaved({"big": box.restore, "small": little.restore}, prepare, rounds=rounds, sync=True)
     yield compare(

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from bench.changes import MAKE, bytes_on_disk, changed, held, store_bytes
+from bench.changes import MAKE, bytes_on_disk, changed, changed_files, held, same_files, store_bytes
 from bench.measure import Entry, Point, Timing, compare, interleaved, run, side_by_side, under
 from bench.peers import GitPeer
 from bench.stage import Stage
@@ -61,12 +61,14 @@ def _changes(box: Workspace, peer: GitPeer, engine: str, rounds: int, note: str)
 
 
 def _flat(stage: Stage, manager: Manager, box: Workspace, engine: str, rounds: int) -> Iterator[Entry]:
-    with manager.create(stage.tree(stage.files // 10), remove_on_exit=True) as little:
+    tree = stage.tree(stage.files // 10)
+    files = same_files(tree, 100)
+    with manager.create(tree, remove_on_exit=True) as little:
         little.snapshot()
 
         def prepare(number: int) -> None:
-            changed(box, None, 100, f"flat{number}")
-            changed(little, None, 100, f"flat{number}")
+            changed_files(box, files, f"flat{number}")
+            changed_files(little, files, f"flat{number}")
 
         taken = interleaved({"big": box.snapshot, "small": little.snapshot}, prepare, rounds=rounds, sync=True)
     yield compare(

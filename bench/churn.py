@@ -34,6 +34,7 @@ def _churn(stage: Stage, shared: Manager, *, processes: int, population: int, se
     tree = stage.tree(500)
     with manager.create(tree, remove_on_exit=True) as first:  # imports the base, starts services
         first.exec(["true"])
+    manager.prune()  # asks every engine, and keeps a connection to each
     before = leftovers(manager)
     begun = [
         _begin(manager.home.root, engine, str(seconds), str(population), str(number), str(tree))

@@ -39,7 +39,8 @@ def _flat(stage: Stage, manager: Manager, box: Workspace, engine: str, rounds: i
     tree = stage.tree(stage.files // 10)
     files = same_files(tree, 100)
     with manager.create(tree, remove_on_exit=True) as little:
-        little.snapshot()
+        for each in (box, little):  # git has all that restores put off: both begin alike
+            each.snapshot()
 
         def prepare(number: int) -> None:
             changed_files(box, files, f"flat{number}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from bench.changes import changed_files, damaged, same_files
@@ -45,6 +46,7 @@ def _flat(stage: Stage, manager: Manager, box: Workspace, engine: str, rounds: i
         def prepare(number: int) -> None:
             changed_files(box, files, f"flat{number}")
             changed_files(little, files, f"flat{number}")
+            os.sync()  # else the first would write out what is the other's
 
         taken = interleaved({"big": box.restore, "small": little.restore}, prepare, rounds=rounds, sync=True)
     yield compare(

@@ -69,6 +69,7 @@ def _flat(stage: Stage, manager: Manager, box: Workspace, engine: str, rounds: i
         def prepare(number: int) -> None:
             changed_files(box, files, f"flat{number}")
             changed_files(little, files, f"flat{number}")
+            os.sync()  # else the first would write out what is the other's
 
         taken = interleaved({"big": box.snapshot, "small": little.snapshot}, prepare, rounds=rounds, sync=True)
     yield compare(

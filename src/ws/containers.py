@@ -254,26 +254,27 @@ def make_way(home: Home, record: WorkspaceRecord, pid: int) -> bool:
 def resume(home: Home, engine: Engine, record: WorkspaceRecord) -> ContainerRecord | None:
     """The workspace's own container again, stopped or restarted by hand; None when another has to take its place.
 
-    A container that still exists is kept, because with a writable root it holds what the user put there.
+    With a writable root it holds what the user put there, and is started again. One without is replaced: podman, in the
+    middle of removing a container that is started meanwhile, forgets it and leaves it running, known to nobody.
     Raises Busy for one that is paused, and what the engine raises.
     """
     known = record.container
     if known is None:
         return None
     state = engine.find(known.id)
-    if state is None:
-        durable.remove_tree(home.run(known.key))  # a dead socket
-        return None
-    if state.paused:
+    if state is not None and state.paused:
         raise paused(record)
     try:
-        state = engine.settle(known.id) if state.running else engine.start(known.id)
+        if state is not None and state.running:
+            state = engine.settle(known.id)
+        elif state is not None:
+            state = engine.start(known.id) if record.options.read_write_root else None
     except EngineError:
         if record.options.read_write_root:
             raise
-        # One that was killed from outside may not start while its engine still sees to its end.
-        engine.remove(known.id)
-        durable.remove_tree(home.run(known.key))
+        state = None
+    if state is None:
+        end_container(home, lambda *_: engine, record)
         return None
     wait_ready(home, known.key, state.pid)
     return replace(occupy(home, record, known.key, state), warm=known.warm)
@@ -316,8 +317,9 @@ def end_container(home: Home, engine_for: EngineFor, record: WorkspaceRecord) ->
             f"{record.engine} may still have container {record.container.id[:12]} of {record.name}: {error.message}",
             hint=f"`ws prune` removes it once {record.engine} answers",
         )
-        if record.container.alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(record.container.pid, signal.SIGKILL)
+    # No engine to ask, or one that has forgotten a container which still runs.
+    if record.container.alive():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(record.container.pid, signal.SIGKILL)
     durable.remove_tree(home.run(record.container.key))
     return trouble

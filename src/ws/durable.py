@@ -26,6 +26,8 @@ _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 _SYNC_FILE_RANGE_WRITE = 2
 _EXT4, _XFS, _BTRFS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0x01021994
+_NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
+_REMOVAL_ROUNDS = 100
 _FLUSHING = (_EXT4, _BTRFS, _TMPFS)  # a rename takes its bytes along
 
 # What the machine says of itself, not of the request: full, broken, read-only, not ours, no descriptors or memory left.
@@ -245,6 +247,9 @@ def remove_tree(path: str) -> None:
 
     `shutil.rmtree` dies on a tree 3,000 deep. Here a directory that is not empty is first renamed up into
     the top, so that the walk is never more than one level down and holds two descriptors.
+
+    Without a container, processes of the workspace may still be at work in it: what has become something else since
+    the look is taken for what it is now. Whoever keeps on putting things back wins in the end, by ENOTEMPTY.
     """
     try:
         top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -255,18 +260,37 @@ def remove_tree(path: str) -> None:
         return
     try:
         os.fchmod(top, 0o700)
-        pending = _empty_directory(top, top, [])
-        while pending:
-            name = pending.pop()
-            inner = _open_to_empty(top, name)
+        for left in reversed(range(_REMOVAL_ROUNDS)):
+            pending = _empty_directory(top, top)
+            while pending:
+                pending += _empty_named(pending.pop(), top)
             try:
-                pending = _empty_directory(inner, top, pending)
-            finally:
-                os.close(inner)
-            os.rmdir(name, dir_fd=top)
+                os.rmdir(path)
+                return
+            except OSError as error:
+                if left == 0 or error.errno not in _NOT_EMPTY:
+                    raise
     finally:
         os.close(top)
-    os.rmdir(path)
+
+
+def _empty_named(name: str, top: int) -> list[str]:
+    """Empty and remove a directory in `top`; names what it has moved there. One that was refilled waits for a round."""
+    try:
+        directory = _open_to_empty(top, name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    try:
+        pending = _empty_directory(directory, top)
+    finally:
+        os.close(directory)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        try:
+            os.rmdir(name, dir_fd=top)
+        except OSError as error:
+            if error.errno not in _NOT_EMPTY:
+                raise
+    return pending
 
 
 def _open_to_empty(parent: int, name: str) -> int:
@@ -274,31 +298,40 @@ def _open_to_empty(parent: int, name: str) -> int:
     try:
         return os.open(name, flags, dir_fd=parent)
     except PermissionError:
-        os.chmod(name, 0o700, dir_fd=parent, follow_symlinks=True)
-        return os.open(name, flags, dir_fd=parent)
+        # By descriptor: between two looks at a name, a link may take it, and lead to what is not ours.
+        found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            os.chmod(f"/proc/self/fd/{found}", 0o700)
+            return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        finally:
+            os.close(found)
 
 
-def _empty_directory(directory: int, top: int, pending: list[str]) -> list[str]:
-    """Unlink what can be; move the directories that are left into `top` and name them in `pending`."""
+def _empty_directory(directory: int, top: int) -> list[str]:
+    """Unlink what can be; move the directories that are left into `top` and name them there."""
     with os.scandir(directory) as entries:
         names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     if names and not stat.S_IMODE(os.fstat(directory).st_mode) & stat.S_IWUSR:
         os.fchmod(directory, 0o700)
+    pending = []
     for name, is_directory in names:
-        if not is_directory:
-            os.unlink(name, dir_fd=directory)
-            continue
         try:
-            os.rmdir(name, dir_fd=directory)
+            if is_directory:
+                os.rmdir(name, dir_fd=directory)
+            else:
+                os.unlink(name, dir_fd=directory)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            continue  # no longer what it was, or no longer there: the next round finds out
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            if error.errno not in _NOT_EMPTY:
                 raise
             if directory == top:
                 pending.append(name)
             else:
                 moved = f".ws-remove-{os.urandom(8).hex()}"
-                os.rename(name, moved, src_dir_fd=directory, dst_dir_fd=top)
-                pending.append(moved)
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(name, moved, src_dir_fd=directory, dst_dir_fd=top)
+                    pending.append(moved)
     return pending
 
 

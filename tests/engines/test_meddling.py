@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from lived_in import shell
 from ws.engine.base import Engine
 from ws.errors import Busy
+from ws.layout import write_record
 from ws.manager import Manager
 from ws.workspace import Workspace
 
@@ -117,3 +119,25 @@ def test_one_whose_monitor_was_killed_goes_on_and_can_be_removed(manager: Manage
     box.remove()
     assert manager.list() == []
     assert not container.alive()
+
+
+def test_one_that_its_engine_has_forgotten_ends_with_its_workspace(manager: Manager) -> None:
+    """podman forgets a container that is started while it is being removed, and leaves it running."""
+    with manager.create() as box:
+        record = box.record()
+        known = record.container
+        assert known is not None
+        write_record(manager.home, replace(record, container=replace(known, id="0" * 64)))
+        box.remove()
+    deadline = time.monotonic() + 10
+    while known.alive():
+        assert time.monotonic() < deadline, "it runs on, known to nobody"
+        time.sleep(0.01)
+    manager.engine().remove(known.id)
+
+
+def test_one_with_a_writable_root_that_was_stopped_keeps_what_was_put_there(manager: Manager) -> None:
+    with manager.create(read_write_root=True, remove_on_exit=True) as box:
+        shell(box, "echo mine > /var/tmp/mine")
+        meddle(box, "stop")
+        assert shell(box, "cat /var/tmp/mine") == "mine\n"

@@ -229,7 +229,7 @@ def _capture_directory(home: Home, store: Store, writer: PackWriter, record: Wor
 def _shortened(home: Home, record: WorkspaceRecord) -> WorkspaceRecord:
     """The workspace over fewer layers, merged where they have become many; it is switched to with the next seal."""
     run = 0 if record.history.unhashed or sealing.untouched(home, record) else plan_merge(record.layers)
-    if not run:
+    if not run or not sealing.looks_idle(record):  # where somebody works all the time, each snapshot would merge in vain
         return record
     try:
         return replace(record, layers=(_merge(home, record, run), *record.layers[run:]))

@@ -69,6 +69,15 @@ def stilled(record: WorkspaceRecord) -> Iterator[Freezer | None]:
         yield freezer
 
 
+def looks_idle(record: WorkspaceRecord) -> bool:
+    """Whether nobody works in the workspace just now; of one that is not stilled, somebody may begin to."""
+    container = record.container
+    try:
+        return container is None or not container.alive() or overlay.is_idle(container.pid, WORKSPACE)
+    except ContainerDied:
+        return True
+
+
 def seal(home: Home, record: WorkspaceRecord, below: WorkspaceRecord) -> WorkspaceRecord | None:
     """Turn the upper into a layer; the new record, or None when a process works in the workspace.
 

@@ -14,6 +14,7 @@ import fcntl
 import os
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -66,6 +67,25 @@ def sync_filesystem(path: str) -> None:
             raise OSError(code, os.strerror(code), path)
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def syncing_ahead(path: str) -> Iterator[None]:
+    """The disk begins to write what there is on the filesystem of `path`: a sync inside this block finds little left.
+
+    Nothing counts as durable by that, and what is refused here is refused again by the sync that counts.
+    """
+
+    def sync() -> None:
+        with contextlib.suppress(OSError):
+            sync_filesystem(path)
+
+    ahead = threading.Thread(target=sync, name="ws-sync")
+    ahead.start()
+    try:
+        yield
+    finally:
+        ahead.join()
 
 
 def write_file(path: str, data: bytes, *, mode: int = 0o600, sync: bool = True) -> None:

@@ -84,7 +84,7 @@ def restore(home: Home, workspace_id: str, wanted: str | None, engine_for: Engin
     Commit point: the record that names the target's layers. The safety snapshot is durable before it.
     Raises SnapshotNotFound, SnapshotAmbiguous, RestoreFailed (nothing changed), Busy, WorkspaceNotFound.
     """
-    with turn(home, workspace_id, "restore") as (record, store):
+    with durable.syncing_ahead(home.root), turn(home, workspace_id, "restore") as (record, store):
         # The id may be that of a safety snapshot.
         record = _relieve(home, store, record) if wanted is None else settle(home, store, record)
         target = find_target(store, record, wanted)
@@ -93,7 +93,7 @@ def restore(home: Home, workspace_id: str, wanted: str | None, engine_for: Engin
 
 def undo(home: Home, workspace_id: str, engine_for: EngineFor) -> Restored:
     """Take the last restore back; another undo takes that back. Raises SnapshotNotFound when there was none."""
-    with turn(home, workspace_id, "restore") as (record, store):
+    with durable.syncing_ahead(home.root), turn(home, workspace_id, "restore") as (record, store):
         record = _relieve(home, store, record)
         number, waiting = _undone(record), _find_undone(record)
         if waiting is not None:

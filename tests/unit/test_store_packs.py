@@ -171,8 +171,8 @@ def test_a_pack_cut_short_or_gone_is_damage(store: Store) -> None:
 def test_an_index_cut_short_is_damage(store: Store) -> None:
     _, path = stored(store, b"x")
     os.truncate(path.replace(".pack", ".idx"), 1050)
-    with pytest.raises(StoreDamaged):
-        Store(store.path)
+    with Store(store.path) as again, pytest.raises(StoreDamaged):
+        again.refresh()
 
 
 def test_a_missing_object_is_damage_and_names_the_path(store: Store) -> None:

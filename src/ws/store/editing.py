@@ -1,8 +1,9 @@
 """Change a few entries of a tree or a record without taking it apart.
 
 A snapshot rewrites the directories above each changed file, and most of them in one place. So the bytes
-stay as they are and the place is found in them; only when entries come or go, or many change, are they
-split into a dictionary. (Splitting and joining all of them took two thirds of the time of a snapshot.)
+stay as they are and the place is found in them; only when entries come or go, or a good part of them
+changes, are they split into a dictionary. (Splitting and joining all of them took two thirds of the time of
+a snapshot.) Whoever edits in the order of names has each byte looked at once.
 
 Finding is exact, not a guess. A line of a record begins after a newline, which nothing inside a line can
 be. A tree is binary, and a name may look like an entry; a place counts as an entry only if everything
@@ -16,21 +17,23 @@ import re
 from ws.errors import StoreDamaged
 from ws.store import meta, trees
 
-_MANY = 6  # edits from which on a dictionary is cheaper
+_FEW = 4  # edits for which a dictionary never pays
+_BYTES_AN_EDIT = 250  # one edit in five entries or more, and it does
 _WHOLE = re.compile(rb"(?:[0-7]{5,6} [^\0]++\0.{20})*+", re.DOTALL)  # never backs up: one reading, linear time
 
 
 class TreeEditor:
     """A tree object; entries are raw, by escaped name."""
 
-    __slots__ = ("_added", "_data", "_entries", "_places")
+    __slots__ = ("_added", "_data", "_entries", "_places", "_sure")
 
     def __init__(self, data: bytes = b"", *, edits: int = 1) -> None:
-        self._data = data
+        self._data: bytes | bytearray = data
+        self._sure = 0  # all before it reads as whole entries
         self._entries: dict[bytes, bytes] | None = None if data else {}
         self._added = False
         self._places: dict[bytes, tuple[int, int]] = {}  # edits do not move them: ids are all of one size
-        if edits >= _MANY:
+        if edits > _FEW + len(data) // _BYTES_AN_EDIT:
             self._split()
 
     def holds_only(self, name: bytes) -> bool:
@@ -44,13 +47,15 @@ class TreeEditor:
         if self._entries is not None:
             return self._entries.get(name)
         start, end = self._find(name)
-        return self._data[start:end] if end else None
+        return bytes(self._data[start:end]) if end else None
 
     def put(self, name: bytes, entry: bytes) -> None:
         if self._entries is None:
             start, end = self._find(name)
             if end and entry[:3] == self._data[start : start + 3]:  # a file for a file, a tree for a tree
-                self._data = b"".join((self._data[:start], entry, self._data[end:]))
+                if isinstance(self._data, bytes):
+                    self._data = bytearray(self._data)
+                self._data[start:end] = entry
                 return
         entries = self._split()
         old = entries.get(name)
@@ -65,12 +70,12 @@ class TreeEditor:
 
     def to_bytes(self) -> bytes:
         if self._entries is None:
-            return self._data
+            return bytes(self._data)
         return trees.join_tree(self._entries, in_order=not self._added)
 
     def _split(self) -> dict[bytes, bytes]:
         if self._entries is None:
-            self._entries = trees.split_tree(self._data)
+            self._entries = trees.split_tree(bytes(self._data))
         return self._entries
 
     def _find(self, name: bytes) -> tuple[int, int]:
@@ -78,44 +83,56 @@ class TreeEditor:
         place = self._places.get(name)
         if place:
             return place
+        found = self._find_from(self._sure, name) or (self._sure and self._find_from(0, name))
+        if not found:
+            return 0, 0
+        self._places[name] = found
+        self._sure = max(self._sure, found[0])
+        return found
+
+    def _find_from(self, begin: int, name: bytes) -> tuple[int, int] | None:
+        """The entry of this name behind `begin`, where an entry begins."""
         data, needle = self._data, b" %s\0" % name
-        at = data.find(needle)
+        at = data.find(needle, begin)
         while at >= 0:
             start = at - 5 if data[at - 5 : at] == trees.DIRECTORY else at - 6
-            before = _WHOLE.match(data, 0, max(start, 0))
             # A mode is digits alone: in `40000  a` the name ` a` begins with a space, and `a` is not in it.
-            if start >= 0 and data[start:at].isdigit() and before and before.end() == start:
-                self._places[name] = place = (start, at + len(needle) + 20)
-                return place
+            if start >= begin and data[start:at].isdigit():
+                before = _WHOLE.match(data, begin, start)
+                if before and before.end() == start:
+                    return start, at + len(needle) + 20
             at = data.find(needle, at + 1)
-        return 0, 0
+        return None
 
 
 class RecordEditor:
     """A record; lines by quoted name, the directory's own as `.`."""
 
-    __slots__ = ("_added", "_lines", "_text")
+    __slots__ = ("_added", "_lines", "_near", "_text")
 
     def __init__(self, text: bytes = b"", *, edits: int = 1) -> None:
         if text and not (text.startswith(b". ") and text.endswith(b"\n")):
             raise StoreDamaged(f"a record cannot be read: {text[:80]!r}")
-        self._text = text
+        self._text: bytes | bytearray = text
+        self._near = 0  # where the last line was found: the next one comes soon after
         self._lines: dict[bytes, bytes] | None = None if text else {}
         self._added = not text
-        if edits >= _MANY:
+        if edits > _FEW + len(text) // _BYTES_AN_EDIT:
             self.split()
 
     def get(self, name: bytes) -> bytes | None:
         if self._lines is not None:
             return self._lines.get(name)
         start, end = self._find(name)
-        return self._text[start:end] if end else None
+        return bytes(self._text[start:end]) if end else None
 
     def put(self, name: bytes, line: bytes) -> None:
         if self._lines is None:
             start, end = self._find(name)
             if end:
-                self._text = b"".join((self._text[:start], line, self._text[end:]))
+                if isinstance(self._text, bytes):
+                    self._text = bytearray(self._text)
+                self._text[start:end] = line
                 return
         lines = self.split()
         self._added = self._added or name not in lines
@@ -131,7 +148,7 @@ class RecordEditor:
 
     def to_bytes(self) -> bytes:
         if self._lines is None:
-            return self._text
+            return bytes(self._text)
         if not self._added:
             return b"\n".join(self._lines.values()) + b"\n"
         lines = dict(self._lines)
@@ -139,11 +156,17 @@ class RecordEditor:
 
     def split(self) -> dict[bytes, bytes]:
         if self._lines is None:
-            self._lines = meta.split_record(self._text)
+            self._lines = meta.split_record(bytes(self._text))
         return self._lines
 
     def _find(self, name: bytes) -> tuple[int, int]:
         if name == b".":
             return 0, self._text.find(b"\n")
-        start = self._text.find(b"\n%s " % name) + 1
-        return (start, self._text.find(b"\n", start)) if start else (0, 0)
+        text, needle = self._text, b"\n%s " % name
+        at = text.find(needle, self._near)
+        if at < 0 and self._near:
+            at = text.find(needle, 0, self._near + len(needle))
+        if at < 0:
+            return 0, 0
+        self._near = at
+        return at + 1, text.find(b"\n", at + 1)

@@ -76,7 +76,7 @@ def consolidate(store: Store) -> bool:
 
 def _to_merge(packs: list[Pack]) -> list[Pack]:
     """Many packs of about the same size, that together stay small enough for the collector to take up."""
-    sizes = sorted((_size(pack), pack.name, pack) for pack in packs)
+    sizes = sorted((pack.size_bytes(), pack.name, pack) for pack in packs)
     for limit in (_SMALL_BYTES, _MEDIUM_BYTES):
         chosen, total = [], 0
         for size, _, pack in sizes:
@@ -132,7 +132,7 @@ def _to_replace(packs: list[Pack], live: dict[bytes, int]) -> list[Pack]:
     replaced = []
     for pack in packs:
         needed = sum(oid in live for oid in pack.index.ids())
-        if _size(pack) < _LARGE_BYTES or needed < pack.index.count * 3 // 4:
+        if pack.size_bytes() < _LARGE_BYTES or needed < pack.index.count * 3 // 4:
             replaced.append(pack)
     return replaced
 
@@ -243,10 +243,6 @@ def _maintenance(store: Store, *, timeout_s: float) -> contextlib.AbstractContex
     path = os.path.join(store.path, "ws.gc.lock")
     durable.create_lock_file(path)
     return durable.locked(path, timeout_s=timeout_s, what="the collector of the store")
-
-
-def _size(pack: Pack) -> int:
-    return os.stat(pack.name + ".pack").st_size
 
 
 def _store_size(store: Store) -> int:

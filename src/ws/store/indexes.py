@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 from array import array
+from collections.abc import Iterable
 
 from ws.errors import StoreDamaged
 
@@ -59,7 +60,7 @@ def _big_endian(numbers: array[int]) -> bytes:
 class Index:
     """What one pack holds. Raises StoreDamaged when the file is no index, or is cut short."""
 
-    __slots__ = ("_data", "_fanout", "_positions", "count")
+    __slots__ = ("_data", "_fanout", "_positions", "count", "pack_bytes", "small")
 
     def __init__(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -67,9 +68,9 @@ class Index:
             size = os.fstat(fd).st_size
             if size < _IDS + 40:
                 raise StoreDamaged(f"the index {os.path.basename(path)} is cut short")
-            small = size <= _SMALL_BYTES
+            self.small = size <= _SMALL_BYTES
             # Not closed by us: the mapping goes with the last who knows the index, as memory does.
-            self._data = os.read(fd, size) if small else mmap.mmap(fd, size, prot=mmap.PROT_READ)
+            self._data = os.read(fd, size) if self.small else mmap.mmap(fd, size, prot=mmap.PROT_READ)
         finally:
             os.close(fd)
         self.count = int.from_bytes(self._data[_IDS - 4 : _IDS], "big")
@@ -77,7 +78,8 @@ class Index:
             raise StoreDamaged(f"the index {os.path.basename(path)} is not one, or is cut short")
         self._positions: dict[bytes, int] | None = None
         self._fanout: list[int] = []
-        if small:
+        self.pack_bytes = -1  # the size of its pack, once somebody has asked for it
+        if self.small:
             self._positions = {oid: position for position, oid in enumerate(self.ids())}
         else:
             # Places of ids in the file, so that a lookup is a search of some bytes between two of them.
@@ -118,6 +120,10 @@ class Index:
         """Every id, in the order of the index."""
         data = self._data[_IDS : _IDS + 20 * self.count]
         return [data[at : at + 20] for at in range(0, len(data), 20)]
+
+    def small_ids(self) -> Iterable[bytes]:
+        """Every id of a small index; none of a large one."""
+        return self._positions or ()
 
     def crcs(self) -> array[int]:
         """The CRC of each entry, in the order of the ids."""

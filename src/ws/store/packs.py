@@ -46,7 +46,7 @@ KINDS = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob"}
 
 _FLUSH_BYTES = 4 << 20
 _COMPRESS_BYTES = 128  # below that a stream is hardly smaller than its content
-_PLAIN_BYTES = 32 << 10
+_PLAIN_BYTES = 128 << 10
 _FIRST_READ = 4096
 _STORED = b"\x78\x01\x01"  # a zlib stream of one block, not compressed
 _BLOCK_BYTES = 0xFFFF  # of content that is not compressed, at most
@@ -294,6 +294,12 @@ class Pack:
         )
         end = os.fstat(self.descriptor()).st_size - 20
         return [row[1] for row in rows], [row[0] for row in rows], [row[2] for row in rows], end
+
+    def size_bytes(self) -> int:
+        """Of the pack file, which never changes. Raises FileNotFoundError when it was collected meanwhile."""
+        if self.index.pack_bytes < 0:
+            self.index.pack_bytes = os.stat(self.name + ".pack").st_size
+        return self.index.pack_bytes
 
     def descriptor(self) -> int:
         """The pack file, opened at first need. Raises FileNotFoundError when it was collected meanwhile."""

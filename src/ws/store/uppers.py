@@ -233,7 +233,7 @@ class _Merge:
             if directory.drop(name):
                 self._changed += 1
         entries = {name: trees.raw_entry(mode, name, oid) for mode, name, oid in here.items}
-        for line, row in zip(here.lines, here.rows, strict=True):
+        for line, row in sorted(zip(here.lines, here.rows, strict=True)):
             name = row[0]
             escaped = names.escape(name, link=line[line.find(b" ") + 1] == 0x6C)  # l
             self._gone.add(trees.join(path, name))

@@ -24,6 +24,7 @@ from tree_picture import picture
 from ws.errors import Busy, NotFound, RestoreFailed, WorkspaceError
 from ws.layout import EngineName
 from ws.manager import Manager
+from ws.merging import plan_merge
 from ws.store import commits
 from ws.store.repository import Store
 
@@ -257,6 +258,23 @@ def test_sessions_that_a_restore_ended_say_so(manager: Manager) -> None:
         told = box.tools.call("write_stdin", session_id=session, chars="x\n", yield_time_ms=100)
         assert told.data.get("exit_code") is not None or told.status == "error", told
         assert shell(box, "echo works") == "works\n"
+        box.remove()
+
+
+def test_layers_are_not_merged_in_vain_while_somebody_works_in_the_workspace(manager: Manager) -> None:
+    with manager.create(name="busy") as box:
+        while plan_merge(box.record().layers) == 0:
+            shell(box, "date +%N > now")
+            box.snapshot()
+        with held(box):
+            shell(box, "date +%N > now")
+            before = os.stat(manager.home.at("layers")).st_mtime_ns
+            box.snapshot()
+            assert os.stat(manager.home.at("layers")).st_mtime_ns == before
+        shell(box, "date +%N > now")
+        many = len(box.record().layers)
+        box.snapshot()
+        assert len(box.record().layers) < many
         box.remove()
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ws.errors import StoreDamaged
-from ws.store import packs
+from ws.store import gc, packs
 from ws.store.deltas import apply_delta, encode_delta
 from ws.store.packs import BLOB, TREE, PackWriter, object_id
 from ws.store.repository import Store
@@ -263,3 +263,25 @@ def test_thousands_of_existence_checks_are_quick(store: Store) -> None:
     assert all(map(store.contains, known))
     assert not any(map(store.contains, unknown))
     assert time.perf_counter() - began < 2
+
+
+def test_stores_that_share_what_they_know_find_all_while_packs_come_and_go(store: Store) -> None:
+    """What small packs hold is in one table of the process, and each store has looked at its own time."""
+    early, held = Store(store.path, lasting=True), []
+    for number in range(3 * 12):
+        with Store(store.path, lasting=True) as late:
+            with late.writing(quick=True) as writer:
+                held.append(writer.add(BLOB, b"object %d" % (number // 2)))  # every second one is known already
+                writer.finish()
+            gc.consolidate(late)
+            late.refresh()
+            assert all(late.contains(oid) for oid in held)
+        if number % 5 == 0:
+            early.refresh()
+            assert all(early.contains(oid) for oid in held)
+        assert early.read(held[-1], BLOB) == b"object %d" % (number // 2)
+        assert not early.contains(bytes(20))
+    assert len(os.listdir(store.pack_directory)) < 2 * 12
+    early.close()
+    assert early.contains(held[0])  # and whoever was closed looks anew
+    early.close()

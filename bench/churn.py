@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def measure(stage: Stage) -> Iterator[Entry]:
-    seconds = stage.rounds(90, 30)
+    seconds = stage.rounds(90, 8)
     for manager in stage.few:
         yield from _churn(stage, manager, processes=stage.rounds(8, 4), population=stage.rounds(24, 8), seconds=seconds)
 

@@ -22,7 +22,7 @@ SNAPSHOT, RESTORE, BRANCH = "snapshot-by-tree", "restore-by-tree", "fork-by-tree
 def measure(stage: Stage) -> Iterator[Entry]:
     if not stage.managers:
         return
-    for files in (200, 2_000) if stage.quick else (500, 5_000, 50_000):
+    for files in (200, 1_000) if stage.quick else (500, 5_000, 50_000):
         yield from _one_size(stage, stage.managers[0], files)
 
 

@@ -158,8 +158,9 @@ def find_number(store: Store, record: WorkspaceRecord, number: int) -> Target:
 
 def _kept_on_purpose(store: Store, record: WorkspaceRecord, back: int) -> Target:
     left = back
+    waiting = {safety.number for safety in record.history.unsettled}  # that git does not have yet: nothing to look for
     for number in range(record.history.count, -1, -1):
-        commit = commits.snapshot_id(store, record.id, number)  # None: a safety snapshot that git does not have yet
+        commit = None if number in waiting else commits.snapshot_id(store, record.id, number)
         stored = commits.read_snapshot(store, commit) if commit else None
         if stored and stored.facts["kind"] != "safety":
             if left == 0:

@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,14 @@ CANARY = "OUTSIDE-CANARY"
 def rounds(few: int) -> int:
     """How often an attack is tried: a few times in the suite, at least WS_ATTACK_ROUNDS times where that is set."""
     return max(few, int(os.environ.get("WS_ATTACK_ROUNDS", "0")))
+
+
+def turns(least: int, enough: Callable[[], bool], *, patience_s: float = 30.0) -> Iterator[int]:
+    """Rounds of an attack: at least so many, and more until `enough`: on a busy machine the attacker may sleep on."""
+    deadline, number = time.monotonic() + patience_s, 0
+    while number < least or (not enough() and time.monotonic() < deadline):
+        yield number
+        number += 1
 
 
 @dataclass(frozen=True)

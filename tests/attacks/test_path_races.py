@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from swapping import CANARY, Arena, arena, exchange, exchanging, rounds
+from swapping import CANARY, Arena, arena, exchange, exchanging, rounds, turns
 
 from ws.errors import FsViolationError
 from ws.fs.host import HostFilesystem
@@ -92,15 +92,16 @@ def test_a_swapped_directory_leads_no_tool_out(place: Arena, name: str) -> None:
         write_file(context, path="dir/file", content="one\n", mode="overwrite")
     before = place.outside_now()
     seen: dict[str, int] = {}
+    silent = name in ("tree", "glob", "glob below")  # these go past a link without a word
+    wanted = {"done"} if silent else {"done", "refused"}
     with exchanging(place.real, place.decoy):
-        for n in range(rounds(few) // 2):  # the other half goes against the other kind of link
+        for n in turns(rounds(few) // 2, lambda: wanted <= seen.keys()):  # the other half: the other kind of link
             what = attempt(lambda n=n: run(context, n))  # type: ignore[misc]
             seen[what] = seen.get(what, 0) + 1
             if name in ("move", "delete", "delete for good") and what == "done":
                 replenish(place)
     assert place.outside_now() == before
-    if name not in ("tree", "glob", "glob below"):  # these go past a link without a word
-        assert seen.get("refused"), f"the attack did not take place: {seen}"
+    assert silent or seen.get("refused"), f"the attack did not take place: {seen}"
     assert seen.get("done"), f"the attack left no chance: {seen}"
 
 

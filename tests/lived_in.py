@@ -82,7 +82,12 @@ def whole_tree(home: Home, box: Workspace) -> str:
 def look(box: Workspace) -> Look:
     result = box.exec(["python3", "-c", tree_changes.INSIDE, "look"], timeout=60)
     assert result.exit_code == 0, result.stderr
-    return Look(outside(box), json.loads(result.stdout))
+    there = picture(mounted_at(box))
+    sockets = {path for path, facts in there.items() if facts[0] == stat.S_IFSOCK}
+    # A socket in a directory that lets its user list and not look is only a name to him.
+    hidden = {os.path.join(b".", path).hex() for path in sockets}
+    inside = {path: facts for path, facts in json.loads(result.stdout).items() if path not in hidden}
+    return Look({path: facts for path, facts in there.items() if path not in sockets}, inside)
 
 
 def differences(before: Look, after: Look) -> list[str]:

@@ -17,7 +17,6 @@ from hypothesis import settings
 from cli_stage import warm_home
 from engine_images import ensure_busybox, ensure_old_libc
 from workspaces import SharedWorkspaces, shared_workspaces
-from ws import durable
 from ws.engine.base import Engine
 from ws.engine.choose import open_engine
 from ws.engine.images import DEFAULT_IMAGE, build_image
@@ -26,6 +25,7 @@ from ws.engine.processes import kill_all
 from ws.engine.runtimes import choose_runtime
 from ws.errors import EngineUnavailable
 from ws.layout import EngineName, default_home, open_home
+from ws.removing import remove_tree
 from ws.testing import EngineBench
 
 # A shell starts what it puts into the background with SIGINT and SIGQUIT ignored, `nohup` does so with SIGHUP, and all
@@ -53,7 +53,7 @@ def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Remove all temporary directories at the end: of a tree 3,000 deep pytest's own clean-up dies, a run later."""
     base = tmp_path_factory.getbasetemp()
     yield
-    durable.remove_tree(str(base))
+    remove_tree(str(base))
 
 
 @pytest.fixture(scope="session")

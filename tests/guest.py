@@ -21,7 +21,7 @@ from pathlib import Path
 
 import ws
 from engine_images import pack_busybox
-from ws import durable
+from ws.removing import remove_tree
 
 ID = 54321
 SUBORDINATE = "1000000:65536"
@@ -105,7 +105,7 @@ def lend_guest() -> Iterator[Guest]:
             finally:
                 holder.kill()
     finally:
-        durable.remove_tree(str(top))
+        remove_tree(str(top))
 
 
 def _furnish(top: Path) -> None:

@@ -32,6 +32,7 @@ from ws import durable
 from ws.errors import InvalidRequest, SourceChanged, SourceRefused, StateError
 from ws.layers import is_synced, mark_synced
 from ws.layout import Home, Ids, boot_id
+from ws.removing import remove_tree
 from ws.store.checkout import host_layer, materialise
 from ws.store.copying import finish_copy
 from ws.store.gathering import Owners
@@ -138,7 +139,7 @@ def _staged(home: Home) -> Iterator[str]:
     try:
         yield staging
     finally:
-        durable.remove_tree(staging)
+        remove_tree(staging)
 
 
 _empty: dict[tuple[str, Ids], str] = {}  # the keys of empty bases that this process has seen
@@ -335,8 +336,7 @@ def _rename_into_place(
 def find_base(home: Home, key: str) -> Base | None:
     """A base that is there and whole; None when it was not made, or may not have survived a crash."""
     try:
-        with open(os.path.join(home.base(key), "info.json"), encoding="utf-8") as file:
-            info = json.load(file)
+        info = json.loads(durable.read_file(os.path.join(home.base(key), "info.json")))
         if info["format"] != _FORMAT or (info["boot"] != boot_id() and not is_synced(home.base(key))):
             return None
         return Base(key, info["tree"], os.path.join(home.base(key), "data"), info["files"], info["bytes"])

@@ -35,6 +35,7 @@ from ws.engine.base import Engine
 from ws.errors import AlreadyExists, BundleRefused, InvalidRequest, LimitExceeded, StoreDamaged
 from ws.history import Snapshot
 from ws.layout import History, Home, WorkspaceRecord, new_id, resolve_name
+from ws.removing import remove_tree
 from ws.restores import at_rest
 from ws.snapshots import publish, settled_turn
 from ws.spec import WorkspaceSpec, check_spec
@@ -130,7 +131,7 @@ def export_bundle(home: Home, workspace_id: str, path: str, *, progress: Progres
             refs = {_MANIFEST: object_id(BLOB, manifest).hex(), **refs}
             size_bytes = _write_bundle(target, refs, pack)
         finally:
-            durable.remove_tree(staging)
+            remove_tree(staging)
     return ExportedBundle(target, record.history.count, size_bytes)
 
 
@@ -281,7 +282,7 @@ def open_bundle(home: Home, path: str, progress: Progress | None = None) -> Iter
                 raise BundleRefused(f"the bundle is damaged: {error.message}") from None
             yield bundle
     finally:
-        durable.remove_tree(staging)
+        remove_tree(staging)
 
 
 def _open_file(path: str) -> BinaryIO:

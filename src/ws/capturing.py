@@ -228,9 +228,9 @@ def _capture_directory(home: Home, store: Store, writer: PackWriter, record: Wor
 
 def _shortened(home: Home, record: WorkspaceRecord) -> WorkspaceRecord:
     """The workspace over fewer layers, merged where they have become many; it is switched to with the next seal."""
-    run = 0 if record.history.unhashed or sealing.untouched(home, record) else plan_merge(record.layers)
+    run = 0 if record.history.unhashed else plan_merge(record.layers)
     # Where somebody works in it all the time, each snapshot would merge in vain.
-    if not run or not sealing.looks_idle(record):
+    if not run or sealing.untouched(home, record) or not sealing.looks_idle(record):
         return record
     try:
         return replace(record, layers=(_merge(home, record, run), *record.layers[run:]))

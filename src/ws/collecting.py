@@ -32,6 +32,7 @@ from ws.layout import Home, WorkspaceRecord, read_record
 from ws.pool import waiting_containers
 from ws.records import read_records
 from ws.remote.runtime import current_key
+from ws.removing import remove_tree
 from ws.snapshots import looked_tree
 from ws.stacks import read_stack, stack_numbers
 from ws.store import commits, gc
@@ -233,7 +234,7 @@ def _remove_base(home: Home, key: str, size: _Size) -> bool:
         durable.rename_new(staged, home.base(key))
         return False
     size.add(staged)
-    durable.remove_tree(staged)
+    remove_tree(staged)
     return True
 
 
@@ -280,7 +281,7 @@ def _collect_runtimes(home: Home, size: _Size, *, dry_run: bool) -> int:
             staged = home.staging()
             os.chmod(path, 0o755)  # a directory that is moved must be writable: its ".." changes
             durable.rename(path, staged)
-            durable.remove_tree(staged)
+            remove_tree(staged)
             durable.unlink(path + ".stamp")
     return len(old)
 

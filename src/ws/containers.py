@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from ws import durable, layers, overlay
+from ws import layers, overlay
 from ws.engine import RUN, RUNTIME, WORKSPACE
 from ws.errors import Busy, ContainerDied, EngineError, WorkspaceError
 from ws.layout import (
@@ -27,6 +27,7 @@ from ws.layout import (
     boot_id,
     process_start,
 )
+from ws.removing import remove_tree
 
 if TYPE_CHECKING:
     from ws.engine.base import ContainerState, Engine
@@ -159,7 +160,7 @@ def abandon(home: Home, engine: Engine, container_id: str, key: str) -> None:
     with contextlib.suppress(EngineError):
         if container_id:
             engine.remove(container_id)
-    durable.remove_tree(home.run(key))
+    remove_tree(home.run(key))
 
 
 def create_run_dir(home: Home, ids: Ids, key: str) -> str:
@@ -321,5 +322,5 @@ def end_container(home: Home, engine_for: EngineFor, record: WorkspaceRecord) ->
     if record.container.alive():
         with contextlib.suppress(ProcessLookupError):
             os.kill(record.container.pid, signal.SIGKILL)
-    durable.remove_tree(home.run(record.container.key))
+    remove_tree(home.run(record.container.key))
     return trouble

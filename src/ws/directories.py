@@ -19,6 +19,7 @@ from ws.errors import InvalidRequest
 from ws.fs.host import HostFilesystem
 from ws.fs.protocol import FilesystemSnapshot
 from ws.layout import Ids
+from ws.removing import remove_tree
 from ws.store import commits
 from ws.store.checkout import materialise
 from ws.store.repository import Store
@@ -96,14 +97,14 @@ class RewindableDirectory(HostFilesystem):
             prefix = f".{name}.ws-{self._line[-8:]}-"
             for left in os.listdir(parent):
                 if left.startswith(prefix):
-                    durable.remove_tree(os.path.join(parent, left))
+                    remove_tree(os.path.join(parent, left))
             staged = os.path.join(parent, prefix + os.urandom(4).hex())
             try:
                 materialise(store, commits.read_snapshot(store, snapshot.commit_ref).tree, staged, ids=_AS_IT_IS)
                 durable.sync_filesystem(staged)
                 durable.exchange(staged, self._directory)
             finally:
-                durable.remove_tree(staged)
+                remove_tree(staged)
 
     def _load_cache(self) -> StatCache | None:
         try:

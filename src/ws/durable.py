@@ -11,13 +11,13 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import os
-import stat
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from ws.aside import Aside
 from ws.errors import Busy, NotFound, StateUnusable, WorkspaceError
 from ws.together import Together
 
@@ -26,10 +26,10 @@ _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 _SYNC_FILE_RANGE_WRITE = 2
+_READ_BYTES = 64 << 10
 _EXT4, _XFS, _BTRFS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0x01021994
-_NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
-_REMOVAL_ROUNDS = 100
 _FLUSHING = (_EXT4, _BTRFS, _TMPFS)  # a rename takes its bytes along
+_FSID = 7 * ctypes.sizeof(ctypes.c_long)
 
 # What the machine says of itself, not of the request: full, broken, read-only, not ours, no descriptors or memory left.
 _REFUSALS = frozenset(
@@ -80,12 +80,23 @@ def syncing_ahead(path: str) -> Iterator[None]:
         with contextlib.suppress(OSError):
             sync_filesystem(path)
 
-    ahead = threading.Thread(target=sync, name="ws-sync")
-    ahead.start()
+    ahead = Aside(sync)
     try:
         yield
     finally:
-        ahead.join()
+        ahead.wait()
+
+
+def read_file(path: str) -> bytes:
+    """The bytes of a small file. Every operation reads several, and a file object takes three times as long."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(fd, _READ_BYTES)
+        while part := os.read(fd, _READ_BYTES):  # what the kernel tells of itself comes in pages
+            data += part
+        return data
+    finally:
+        os.close(fd)
 
 
 def write_file(path: str, data: bytes, *, mode: int = 0o600, sync: bool = True) -> None:
@@ -97,7 +108,7 @@ def write_file(path: str, data: bytes, *, mode: int = 0o600, sync: bool = True) 
     """
     temporary = stage_file(path, data, mode=mode)
     try:
-        if sync or _filesystem(temporary) not in _FLUSHING:
+        if sync or _filesystem(temporary)[0] not in _FLUSHING:
             _sync_file(temporary)
         os.rename(temporary, path)
     except BaseException:
@@ -106,6 +117,16 @@ def write_file(path: str, data: bytes, *, mode: int = 0o600, sync: bool = True) 
         raise
     if sync:
         sync_directory(os.path.dirname(path))
+
+
+def put_file(path: str, data: bytes = b"") -> None:
+    """A file where none is, or of which nobody minds the bytes: not synced, and not replaced whole."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
 
 
 def _sync_file(path: str) -> None:
@@ -194,24 +215,30 @@ def keeps_order(path: str) -> bool:
     True of XFS and ext4, whose journal is one sequence; not of btrfs, where a sync logs one directory alone, nor of an
     ext4 that was made without a journal, as small virtual machines have it.
     """
-    kind = _filesystem(path)
-    return kind == _XFS or (kind == _EXT4 and _has_journal(os.stat(path).st_dev))
+    kind, identity = _filesystem(path)
+    return kind == _XFS or (kind == _EXT4 and _has_journal(os.stat(path).st_dev, identity))
 
 
-def _has_journal(device: int) -> bool:
-    """Whether the kernel says that an ext4 has a journal; what cannot be asked has none."""
+@functools.lru_cache(maxsize=16)
+def _has_journal(device: int, _identity: bytes) -> bool:
+    """Whether the kernel says that an ext4 has a journal; what cannot be asked has none.
+
+    Asked once of a filesystem, for every snapshot wants to know. A device may become another filesystem's, so the
+    kernel's id of that counts too.
+    """
     try:
         name = os.path.basename(os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"))
-        with open(f"/sys/fs/ext4/{name}/journal_task", encoding="ascii") as file:
-            return file.read().strip().isdigit()
+        return read_file(f"/sys/fs/ext4/{name}/journal_task").strip().isdigit()
     except OSError:
         return False
 
 
-def _filesystem(path: str) -> int:
-    """What kind of filesystem a path lies on, by the kernel's number; 0 when it does not say."""
-    found = ctypes.create_string_buffer(256)  # struct statfs begins with it
-    return int.from_bytes(found.raw[:4], sys.byteorder) if _libc.statfs(os.fsencode(path), found) == 0 else 0
+def _filesystem(path: str) -> tuple[int, bytes]:
+    """What kind of filesystem a path lies on, by the kernel's number, and which; 0 when it does not say."""
+    found = ctypes.create_string_buffer(256)  # struct statfs: its first long is the kind, its eighth the id
+    if _libc.statfs(os.fsencode(path), found) != 0:
+        return 0, b""
+    return int.from_bytes(found.raw[:4], sys.byteorder), found.raw[_FSID : _FSID + 8]
 
 
 def rename(source: str, destination: str) -> None:
@@ -260,99 +287,6 @@ def unlink(path: str) -> None:
     except FileNotFoundError:
         return
     sync_directory(os.path.dirname(path))
-
-
-def remove_tree(path: str) -> None:
-    """Remove a directory tree of any depth and any modes; idempotent, never follows a link.
-
-    `shutil.rmtree` dies on a tree 3,000 deep. Here a directory that is not empty is first renamed up into
-    the top, so that the walk is never more than one level down and holds two descriptors.
-
-    Without a container, processes of the workspace may still be at work in it: what has become something else since
-    the look is taken for what it is now. Whoever keeps on putting things back wins in the end, by ENOTEMPTY.
-    """
-    try:
-        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        os.unlink(path)
-        return
-    try:
-        os.fchmod(top, 0o700)
-        for left in reversed(range(_REMOVAL_ROUNDS)):
-            pending = _empty_directory(top, top)
-            while pending:
-                pending += _empty_named(pending.pop(), top)
-            try:
-                os.rmdir(path)
-                return
-            except OSError as error:
-                if left == 0 or error.errno not in _NOT_EMPTY:
-                    raise
-    finally:
-        os.close(top)
-
-
-def _empty_named(name: str, top: int) -> list[str]:
-    """Empty and remove a directory in `top`; names what it has moved there. One that was refilled waits for a round."""
-    try:
-        directory = _open_to_empty(top, name)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    try:
-        pending = _empty_directory(directory, top)
-    finally:
-        os.close(directory)
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        try:
-            os.rmdir(name, dir_fd=top)
-        except OSError as error:
-            if error.errno not in _NOT_EMPTY:
-                raise
-    return pending
-
-
-def _open_to_empty(parent: int, name: str) -> int:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        return os.open(name, flags, dir_fd=parent)
-    except PermissionError:
-        # By descriptor: between two looks at a name, a link may take it, and lead to what is not ours.
-        found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        try:
-            os.chmod(f"/proc/self/fd/{found}", 0o700)
-            return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        finally:
-            os.close(found)
-
-
-def _empty_directory(directory: int, top: int) -> list[str]:
-    """Unlink what can be; move the directories that are left into `top` and name them there."""
-    with os.scandir(directory) as entries:
-        names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    if names and not stat.S_IMODE(os.fstat(directory).st_mode) & stat.S_IWUSR:
-        os.fchmod(directory, 0o700)
-    pending = []
-    for name, is_directory in names:
-        try:
-            if is_directory:
-                os.rmdir(name, dir_fd=directory)
-            else:
-                os.unlink(name, dir_fd=directory)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            continue  # no longer what it was, or no longer there: the next round finds out
-        except OSError as error:
-            if error.errno not in _NOT_EMPTY:
-                raise
-            if directory == top:
-                pending.append(name)
-            else:
-                moved = f".ws-remove-{os.urandom(8).hex()}"
-                with contextlib.suppress(FileNotFoundError):
-                    os.rename(name, moved, src_dir_fd=directory, dst_dir_fd=top)
-                    pending.append(moved)
-    return pending
 
 
 @contextlib.contextmanager
@@ -491,4 +425,4 @@ def _in_the_way(path: str) -> Busy:
 def create_lock_file(path: str) -> None:
     """An empty lock file, if there is none."""
     with state_usable():
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        put_file(path)

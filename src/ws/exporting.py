@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ws import durable
 from ws.errors import AlreadyExists, InvalidRequest
 from ws.layout import Home, Ids, WorkspaceRecord
+from ws.removing import remove_tree
 from ws.snapshots import look, settled_turn
 from ws.store import obeyed, patches, trees
 from ws.store.checkout import Statistics, materialise
@@ -149,4 +150,4 @@ def _write(
             raise AlreadyExists(f"{target} exists already", hint="name a directory that does not") from None
         raise InvalidRequest(f"cannot write {target}: {error.strerror}", hint="is there room, and may you?") from error
     finally:
-        durable.remove_tree(building)
+        remove_tree(building)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from ws import durable
 from ws.errors import Busy, ContainerDied, KernelRefused
 
 DEADLINE_S = 10.0
@@ -54,8 +55,7 @@ class CgroupFreezer:
     def processes(self) -> list[int]:
         """Their pids on the host. Raises ContainerDied when the cgroup is gone."""
         try:
-            with open(os.path.join(self.path, "cgroup.procs"), encoding="ascii") as file:
-                return [int(line) for line in file]
+            return [int(pid) for pid in durable.read_file(os.path.join(self.path, "cgroup.procs")).split()]
         except OSError as error:
             raise self._trouble("cgroup.procs", error) from error
 
@@ -164,11 +164,7 @@ class CgroupFreezer:
 
     def _read(self, name: str) -> str:
         try:
-            fd = os.open(os.path.join(self.path, name), os.O_RDONLY | os.O_CLOEXEC)  # a file object takes twice as long
-            try:
-                return os.read(fd, 4096).decode("ascii")
-            finally:
-                os.close(fd)
+            return durable.read_file(os.path.join(self.path, name)).decode("ascii")
         except OSError as error:
             raise self._trouble(name, error) from error
 
@@ -210,12 +206,12 @@ def freezer_of(pid: int) -> Freezer:
 def cgroups_of(pid: str) -> dict[str, str]:
     """The cgroup of a process for each version 1 controller, and under "" for version 2. Raises ContainerDied."""
     try:
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-            entries = [line.rstrip("\n").split(":", 2) for line in file]
+        lines = os.fsdecode(durable.read_file(f"/proc/{pid}/cgroup")).rstrip("\n").split("\n")
     except OSError as error:
         if error.errno not in GONE:
             raise KernelRefused(f"/proc/{pid}/cgroup: {error.strerror}", errno=error.errno or 0) from error
         raise ContainerDied(f"process {pid} is gone") from error
+    entries = (line.split(":", 2) for line in lines)
     return {controller: path for _, controllers, path in entries for controller in controllers.split(",")}
 
 

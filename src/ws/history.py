@@ -265,8 +265,10 @@ def recorded(home: Home, record: WorkspaceRecord, number: int, tree: str, *, sea
 def remember_stack(home: Home, workspace_id: str, number: int, stack: Stack) -> None:
     """Keep the layers of a snapshot in mind. Not synced: a stack that is lost or torn is rebuilt from git."""
     path = home.stack(workspace_id, number)
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     temporary = f"{path}.tmp"
-    with open(temporary, "wb") as file:
-        file.write(stack.to_bytes())
+    try:
+        durable.put_file(temporary, stack.to_bytes())
+    except FileNotFoundError:
+        os.mkdir(os.path.dirname(path), 0o700)
+        durable.put_file(temporary, stack.to_bytes())
     os.rename(temporary, path)

@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from ws import durable
 from ws.layout import Home, boot_id
 from ws.overlay import shown_xattrs
+from ws.removing import remove_tree
 from ws.stacks import read_stack, stack_numbers
 
 
@@ -34,12 +35,10 @@ def create_layer(home: Home, layer: str, user: str, *, like: str) -> str:
     """
     staged = home.staging()
     data = os.path.join(staged, "data")
-    os.makedirs(data, mode=0o700)
-    os.mkdir(os.path.join(staged, "work"), 0o700)
-    os.mkdir(os.path.join(staged, "users"), 0o700)
-    with open(os.path.join(staged, "boot"), "w", encoding="ascii") as file:
-        file.write(boot_id())
-    os.close(os.open(os.path.join(staged, "users", user), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    for part in (staged, data, os.path.join(staged, "work"), os.path.join(staged, "users")):
+        os.mkdir(part, 0o700)
+    durable.put_file(os.path.join(staged, "boot"), boot_id().encode())
+    durable.put_file(os.path.join(staged, "users", user))
     copy_root(like, data)
     os.rename(staged, home.layer(layer))
     return home.layer(layer)
@@ -59,8 +58,8 @@ def copy_root(like: str, data: str) -> None:
 def is_trusted(home: Home, layer: str) -> bool:
     """Whether a layer is there and has what was written to it: made since the machine started, or synced since."""
     try:
-        with open(os.path.join(home.layer(layer), "boot"), encoding="ascii") as file:
-            known = file.read() == boot_id() or is_synced(home.layer(layer))
+        made_in = durable.read_file(os.path.join(home.layer(layer), "boot")).decode("ascii", "replace")
+        known = made_in == boot_id() or is_synced(home.layer(layer))
         return known and os.path.isdir(os.path.join(home.layer(layer), "data"))
     except OSError:
         return False
@@ -78,7 +77,7 @@ def is_synced(directory: str) -> bool:
 
 def mark_synced(directory: str) -> None:
     """Note of a sealed layer, or of a base, that a sync has covered all of it. Only ever after that sync."""
-    os.close(os.open(os.path.join(directory, "synced"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    durable.put_file(os.path.join(directory, "synced"))
 
 
 def is_present(home: Home, layer: str) -> bool:
@@ -98,8 +97,7 @@ def forget_doubtful_stacks(home: Home, user: str) -> None:
 def share_layers(home: Home, layers: Iterable[str], user: str) -> None:
     """Make a workspace one more user of layers. The caller holds the lock of one that uses them already."""
     for layer in layers:
-        path = os.path.join(home.layer(layer), "users", user)
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        durable.put_file(os.path.join(home.layer(layer), "users", user))
 
 
 def release_layers(home: Home, layers: Iterable[str], user: str) -> None:
@@ -123,7 +121,7 @@ def remove_layer(home: Home, layer: str) -> None:
     staged = home.staging()
     with contextlib.suppress(FileNotFoundError):
         os.rename(home.layer(layer), staged)
-        durable.remove_tree(staged)
+        remove_tree(staged)
 
 
 def layers_of(home: Home, user: str) -> set[str]:

@@ -447,9 +447,12 @@ def read_record(home: Home, workspace_id: str) -> WorkspaceRecord | None:
         known = _records.get(path)
         if known is not None and known[0] == identity:
             return known[1]
-        with open(path, "rb") as file:
-            opened = os.fstat(file.fileno())
-            record = WorkspaceRecord.from_bytes(file.read())
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            opened = os.fstat(fd)
+            record = WorkspaceRecord.from_bytes(os.read(fd, opened.st_size + 1))
+        finally:
+            os.close(fd)
     except (FileNotFoundError, NotADirectoryError):
         _records.pop(path, None)
         return None

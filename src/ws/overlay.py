@@ -25,11 +25,12 @@ import functools
 import os
 import struct
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ws import durable
+from ws.aside import Aside
 from ws.errors import ContainerDied, KernelRefused, LimitExceeded
 
 MAX_LOWERS = 500  # the kernel's limit; one more is EINVAL
@@ -342,10 +343,11 @@ def _trouble(pid: int, error: OSError) -> ContainerDied | KernelRefused:
 def count_covering(pid: int, target: str) -> int:
     """How many overlays lie on `target`, the visible one and those it covers. Raises ContainerDied."""
     try:
-        with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-            return sum(f" {target} " in line and " - overlay " in line for line in lines)
+        lines = durable.read_file(f"/proc/{pid}/mountinfo").split(b"\n")
     except OSError as error:
         raise _trouble(pid, error) from error
+    place = f" {target} ".encode()
+    return sum(place in line and b" - overlay " in line for line in lines)
 
 
 def in_mount_namespace(pid: int, action: Callable[[], T]) -> T:
@@ -354,27 +356,17 @@ def in_mount_namespace(pid: int, action: Callable[[], T]) -> T:
     The thread enters, acts and ends before this returns, so no namespace is held: a held one makes the engine's
     removal of the container fail.
     """
-    results: list[T] = []
-    failures: list[BaseException] = []
     try:
         namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise _trouble(pid, error) from error
 
-    def run() -> None:
-        try:
-            unshare(_CLONE_FS)
-            setns(namespace, _CLONE_NEWNS)
-            results.append(action())
-        except BaseException as error:  # noqa: BLE001  handed to the caller, who waits
-            failures.append(error)
+    def run() -> T:
+        unshare(_CLONE_FS)
+        setns(namespace, _CLONE_NEWNS)
+        return action()
 
     try:
-        thread = threading.Thread(target=run, name="ws-namespace")
-        thread.start()
-        thread.join()
+        return Aside(run).wait()
     finally:
         os.close(namespace)
-    if failures:
-        raise failures[0]
-    return results[0]

@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ws import durable, layers
+from ws import layers
 from ws.containers import EngineFor
 from ws.errors import EngineUnavailable, WorkspaceError, WorkspaceNotFound
 from ws.layout import EngineName, Home
 from ws.listing import list_workspaces
 from ws.recovery import ENGINES, collect_remains, find_lost, find_orphans, find_remains
+from ws.removing import remove_tree
 from ws.syncing import ensure_synced
 from ws.warming import look, sweep
 
@@ -89,5 +90,5 @@ def _prune_engine(home: Home, engine_for: EngineFor, name: EngineName, *, dry_ru
     for state in () if dry_run else (*orphans, *lost):
         engine.remove(state.id)
     for state in () if dry_run else orphans:
-        durable.remove_tree(home.run(state.key))
+        remove_tree(home.run(state.key))
     return [*stale, *(state.id for state in (*orphans, *lost))]

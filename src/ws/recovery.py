@@ -35,6 +35,7 @@ from ws.layers import (
 )
 from ws.layout import EngineName, Home, Intent, WorkspaceRecord, new_id, process_start, read_record, write_record
 from ws.records import name_of, read_records
+from ws.removing import remove_tree
 from ws.sealing import LOCK_TIMEOUT_S, put_right
 from ws.stacks import needed_layers
 
@@ -58,7 +59,7 @@ def recover(home: Home, engine_for: EngineFor) -> list[str]:
             pid, _, rest = name.partition(".")
             start = rest.partition(".")[0]
             if not (pid.isdigit() and str(process_start(int(pid))) == start):
-                durable.remove_tree(home.at("staging", name))
+                remove_tree(home.at("staging", name))
                 done.append(f"removed unfinished {name}")
     return done
 
@@ -145,7 +146,7 @@ def _remove_container_by_key(home: Home, engine_for: EngineFor, intent: Intent) 
     for state in engine.list(home.root):
         if state.key == intent.key:
             engine.remove(state.id)
-    durable.remove_tree(home.run(intent.key))
+    remove_tree(home.run(intent.key))
 
 
 def discard(
@@ -201,7 +202,7 @@ def _end_containers_of(home: Home, engine_for: EngineFor, workspace_id: str) -> 
             for listed in engine.list(home.root):
                 if _has_workspace(engine, listed, workspace_id):
                     engine.remove(listed.id)
-                    durable.remove_tree(home.run(listed.key))
+                    remove_tree(home.run(listed.key))
                     ended += 1
         except WorkspaceError as error:
             trouble = error
@@ -236,7 +237,7 @@ def discard_unborn(home: Home, workspace_id: str, name: str) -> None:
     if os.path.exists(directory):
         staged = home.staging()
         durable.rename(directory, staged)
-        durable.remove_tree(staged)
+        remove_tree(staged)
 
 
 def find_remains(home: Home) -> list[str]:

@@ -87,7 +87,8 @@ def _publish_commit(
 ) -> commits.Snapshot:
     """Finish the pack of a capture with its commit, and publish that. The base goes before the first."""
     record = captured.record
-    base = None if commits.snapshot_id(store, record.id, 0) else _add_base(home, writer, record)
+    known = number > 1 or commits.snapshot_id(store, record.id, 0) is not None
+    base = None if known else _add_base(home, writer, record)
     before = base.id if base else commits.snapshot_id(store, record.id, parent)
     snapshot = commits.add_snapshot(
         writer,

@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 
+from ws import durable
 from ws.layout import Home, WorkspaceRecord
 
 
@@ -24,8 +25,7 @@ class Stack:
 def read_stack(home: Home, workspace_id: str, number: int) -> Stack | None:
     """The stack of a snapshot, or None when there is none that can be read."""
     try:
-        with open(home.stack(workspace_id, number), "rb") as file:
-            fields = json.loads(file.read())
+        fields = json.loads(durable.read_file(home.stack(workspace_id, number)))
         return Stack(tree=fields["tree"], base=fields["base"], layers=tuple(fields["layers"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

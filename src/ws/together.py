@@ -32,7 +32,7 @@ class Together(Generic[T]):
         with self._lock:
             before = self._running.get(key)
             joined = self._waiting.get(key) if before else None
-            turn = joined or _Turn[T]()
+            turn = joined or _Turn()
             if joined is None:
                 (self._waiting if before else self._running)[key] = turn
         if joined is not None:

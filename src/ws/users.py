@@ -21,6 +21,7 @@ from ws.containers import START_DEADLINE_S, create_run_dir
 from ws.engine import RUNTIME
 from ws.errors import EngineError, InvalidRequest
 from ws.layout import Home, Intent, Options, new_id
+from ws.removing import remove_tree
 
 if TYPE_CHECKING:
     from ws.engine.base import Engine
@@ -100,7 +101,7 @@ def _ask(home: Home, engine: Engine, options: Options, user: str, *, name: str) 
         finally:
             if container_id:
                 engine.remove(container_id)
-            durable.remove_tree(run_dir)
+            remove_tree(run_dir)
     found = output.stdout.split()
     if output.exit_code != 0 or len(found) != 2:
         raise InvalidRequest(f"{name} has no user {user!r}", hint="give it as uid:gid")

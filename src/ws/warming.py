@@ -28,6 +28,7 @@ from ws.pool import (
     waiting_keys,
 )
 from ws.remote.runtime import current_key
+from ws.removing import remove_tree
 
 if TYPE_CHECKING:
     from ws.engine.base import Engine
@@ -226,7 +227,7 @@ def _remove(home: Home, engine_for: EngineFor, configuration: Configuration, key
         container = read_entry(entry)
         if container is not None:
             engine_for(configuration.engine, configuration.options.runtime).remove(container.id)
-        durable.remove_tree(home.run(key))
+        remove_tree(home.run(key))
         os.unlink(entry)
     finally:
         os.close(fd)

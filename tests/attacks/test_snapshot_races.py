@@ -20,12 +20,12 @@ import pytest
 from swapping import CANARY, arena, exchanging
 
 from lived_in import check_store, remove_all, shell
-from ws import durable
 from ws.engine.base import Engine
 from ws.engine.images import DEFAULT_IMAGE, build_image
 from ws.errors import SnapshotFailed
 from ws.layout import default_home
 from ws.manager import Manager
+from ws.removing import remove_tree
 from ws.workspace import Workspace
 
 # Runs in the container's /workspace, or in the plain directory of a workspace without one.
@@ -148,7 +148,7 @@ def test_a_tree_is_removed_without_following_what_is_swapped_into_it(link: str) 
                 (place.real / f"d{number}" / "e").mkdir(parents=True)
             before = place.outside_now()
             with exchanging(place.real, place.decoy):
-                durable.remove_tree(str(place.root))
+                remove_tree(str(place.root))
             assert place.outside_now() == before
             assert not os.path.exists(place.root)
             os.mkdir(place.root)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from cli_stage import Stage, warm_home
-from ws import durable
 from ws.engine.base import Engine
 from ws.manager import Manager
+from ws.removing import remove_tree
 from ws.workspace import Workspace
 
 LOOK = (
@@ -184,7 +184,7 @@ def test_three_thousand_levels_leave_and_arrive(manager: Manager, stage: Stage, 
         done = box.exec(["python3", "-c", DEEP])
         assert done.exit_code == 0, done.stderr
         box.export_dir(tmp_path / "result")
-        durable.remove_tree(str(tmp_path / "result"))
+        remove_tree(str(tmp_path / "result"))
         box.export_bundle(tmp_path / "deep.bundle")
         again = manager.import_bundle(tmp_path / "deep.bundle", name="again")
         bottom = "import os\nfor _ in range(3000): os.chdir('d')\nprint(open('bottom').read())"
@@ -194,4 +194,4 @@ def test_three_thousand_levels_leave_and_arrive(manager: Manager, stage: Stage, 
             workspace.remove()
     for part in ("bases", "layers"):
         for name in os.listdir(stage.home / part):
-            durable.remove_tree(str(stage.home / part / name))  # deeper than pytest can remove
+            remove_tree(str(stage.home / part / name))  # deeper than pytest can remove

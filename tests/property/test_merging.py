@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ws import durable, overlay
+from ws import overlay
 from ws.layout import Home, open_home
 from ws.merging import WIDTH, level_of, merge_layers, plan_merge
+from ws.removing import remove_tree
 
 pytestmark = pytest.mark.root
 OPAQUE = "trusted.overlay.opaque"
@@ -117,7 +118,7 @@ def test_the_merged_layer_shows_what_the_chain_shows(tmp_path: Path, seed: int) 
     assert mounted(home, [part, *chain[3:]], base, tmp_path) == mounted(home, chain, base, tmp_path)
     assert seen(Path(home.layer(chain[0])) / "data") == before
     assert not [name for name in os.listdir(home.at("layers")) if name.endswith(".new")]
-    durable.remove_tree(home.root)
+    remove_tree(home.root)
 
 
 def test_only_a_full_run_of_one_level_is_merged() -> None:

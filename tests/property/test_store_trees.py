@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 
 from tree_picture import Directory, build, picture, random_trees
-from ws import bases, durable
+from ws import bases
 from ws.layout import Ids, open_home
+from ws.removing import remove_tree
 from ws.store.checkout import materialise
 from ws.store.repository import Store
 from ws.store.verify import find_damage
@@ -47,4 +48,4 @@ def test_any_tree_comes_back_and_git_finds_nothing_wrong(tree: Directory) -> Non
             assert all(line.startswith("notice: ") for line in done.stderr.splitlines())
         finally:
             for name in os.listdir(top):  # TemporaryDirectory cannot remove what we made
-                durable.remove_tree(str(top / name))
+                remove_tree(str(top / name))

@@ -29,9 +29,10 @@ from tree_picture import (
     random_trees,
     times,
 )
-from ws import bases, durable
+from ws import bases
 from ws.errors import LimitExceeded, SnapshotFailed
 from ws.layout import Home, Ids, open_home
+from ws.removing import remove_tree
 from ws.store.checkout import host_layer, materialise, to_host
 from ws.store.copying import Copier
 from ws.store.gathering import Owners
@@ -190,7 +191,7 @@ def imported(tree: Directory) -> Iterator[tuple[Path, Home, bases.Base]]:
             yield top, home, bases.import_source(home, str(top / "source"), ids=IDS)
         finally:
             for name in os.listdir(top):
-                durable.remove_tree(str(top / name))
+                remove_tree(str(top / name))
 
 
 @given(random_trees, st.lists(changes, min_size=1, max_size=3))

@@ -20,6 +20,7 @@ from ws import bases, durable
 from ws.applying import ApplyResult
 from ws.errors import ApplyConflict, ApplyFailed, SourceRefused
 from ws.landing import STAGING
+from ws.removing import remove_tree
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
 
@@ -37,7 +38,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
     for made in (bench.home.root, bench.source, bench.ours):
-        durable.remove_tree(str(made))  # deeper than pytest can remove
+        remove_tree(str(made))  # deeper than pytest can remove
 
 
 def paths(result: ApplyResult) -> list[str]:

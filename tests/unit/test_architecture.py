@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2] / "src" / "ws"
 RANKS = [
     {"errors"},
     {"spec"},
-    {"layout", "durable", "records", "stacks", "together"},
+    {"aside", "durable", "layout", "records", "removing", "stacks", "together"},
     {"engine", "freezer", "halting", "layers", "overlay", "store", "vitals"},
     {"remote", "toolbox", "bases"},
     {

@@ -18,6 +18,7 @@ from tree_picture import picture
 from ws import bases, durable
 from ws.errors import InvalidRequest, SourceChanged, SourceRefused, StateError, StoreDamaged
 from ws.layout import Home, Ids, open_home
+from ws.removing import remove_tree
 from ws.store.repository import Store
 from ws.syncing import ensure_synced
 
@@ -401,8 +402,8 @@ def test_a_tree_3000_deep_is_a_tree_like_any_other(home: Home, tmp_path: Path) -
         assert bases.import_source(home, str(root), ids=ME) == base
         assert depth_of(bases.ensure_base(home, rebuilt(home, base.key), ids=ME).path) == 3000
     finally:  # pytest could not remove them
-        durable.remove_tree(str(root))
-        durable.remove_tree(home.root)
+        remove_tree(str(root))
+        remove_tree(home.root)
 
 
 def depth_of(path: str) -> int:

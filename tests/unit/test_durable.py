@@ -13,6 +13,7 @@ import pytest
 
 from ws import durable
 from ws.errors import Busy, NotFound
+from ws.removing import remove_tree
 
 
 def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_a_tree_three_thousand_deep_with_hostile_modes_is_removed(tmp_path: Path
     locked.mkdir()
     (locked / "inside").touch()
     locked.chmod(0)
-    durable.remove_tree(str(top))
+    remove_tree(str(top))
     assert not top.exists()
 
 
@@ -112,9 +113,9 @@ def test_removal_never_follows_a_link(tmp_path: Path) -> None:
     (tree / "sub").mkdir(parents=True)
     (tree / "sub" / "link").symlink_to(keep)
     (tree / "link").symlink_to(keep)
-    durable.remove_tree(str(tree))
+    remove_tree(str(tree))
     assert (keep / "precious").exists()
-    durable.remove_tree(str(tree))  # and again: idempotent
+    remove_tree(str(tree))  # and again: idempotent
 
 
 def test_an_exclusive_lock_refuses_others_and_shared_ones_agree(tmp_path: Path) -> None:

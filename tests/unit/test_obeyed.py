@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from apply_bench import Bench
-from ws import durable
+from ws.removing import remove_tree
 
 TRIPWIRE = "touch {}; false"
 
@@ -20,7 +20,7 @@ TRIPWIRE = "touch {}; false"
 def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
-    durable.remove_tree(bench.home.root)
+    remove_tree(bench.home.root)
 
 
 def git(where: Path, *words: str) -> str:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tree_picture import Directory, File, Link, build, picture
-from ws import bases, durable
+from ws import bases
 from ws.errors import Busy, InvalidName, LimitExceeded, SnapshotAmbiguous, SnapshotNotFound, StoreDamaged, TagExists
 from ws.layout import Home, Ids, open_home
+from ws.removing import remove_tree
 from ws.store import commits, gc
 from ws.store.checkout import materialise
 from ws.store.commits import Snapshot
@@ -198,7 +199,7 @@ def test_differences_are_told_by_kind(store: Store, project: Path) -> None:
     os.utime(project / "sub/c", ns=(5, 5))
     (project / "sub/l").unlink()
     (project / "sub/l").write_text("a file now")
-    durable.remove_tree(str(project / "sub/deep"))
+    remove_tree(str(project / "sub/deep"))
     (project / "sub/deep").write_text("was a directory")
     (project / "new").mkdir()
     (project / "new/x").write_text("x")
@@ -261,7 +262,7 @@ def pictures(store: Store, snapshots: list[Snapshot], top: Path) -> list[object]
     for snapshot in snapshots:
         materialise(store, snapshot.tree, str(top / "back"), ids=ME)
         found.append(picture(top / "back"))
-        durable.remove_tree(str(top / "back"))
+        remove_tree(str(top / "back"))
     return found
 
 

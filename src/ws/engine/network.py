@@ -11,8 +11,8 @@ import ctypes
 import os
 import socket
 import struct
-import threading
 
+from ws.aside import Aside
 from ws.errors import EngineError
 
 BLOCKED = (
@@ -39,21 +39,16 @@ _EEXIST, _ENOIPV6 = 17, (95, 97)  # EOPNOTSUPP, EAFNOSUPPORT: a kernel or namesp
 
 def block_metadata(pid: int) -> None:
     """Cut a container off from the metadata services of clouds; idempotent. Raises EngineError."""
-    failure: list[OSError] = []
 
     def work() -> None:
-        try:
-            _join(pid)
-            for family, address, bits in BLOCKED:
-                _add_blackhole(family, address, bits)
-        except OSError as error:
-            failure.append(error)
+        _join(pid)
+        for family, address, bits in BLOCKED:
+            _add_blackhole(family, address, bits)
 
-    thread = threading.Thread(target=work, name="ws-network")
-    thread.start()
-    thread.join()
-    if failure:
-        raise EngineError(f"cannot block the metadata services of clouds: {failure[0]}") from failure[0]
+    try:
+        Aside(work).wait()
+    except OSError as error:
+        raise EngineError(f"cannot block the metadata services of clouds: {error}") from error
 
 
 def _join(pid: int) -> None:

@@ -22,6 +22,7 @@ from typing import Final
 from ws import durable
 from ws.errors import StateError
 from ws.layout import Home
+from ws.removing import remove_tree
 from ws.shim.place import python_command, rg_command, shim_command
 
 __all__ = ["Runtime", "check_runtime", "current_key", "ensure_runtime", "python_command", "rg_command", "shim_command"]
@@ -113,7 +114,7 @@ def _build(home: Home, runtime: Runtime) -> None:
         except FileExistsError:
             pass  # somebody else was faster, with the same bytes
     finally:
-        durable.remove_tree(staging)
+        remove_tree(staging)
     check_runtime(runtime)
 
 
@@ -124,7 +125,7 @@ def _set_aside(home: Home, runtime: Runtime) -> None:
         os.rename(runtime.path, aside)  # containers that use it keep it
     except FileNotFoundError:
         return  # another process rebuilds it as well
-    durable.remove_tree(aside)
+    remove_tree(aside)
 
 
 def _files(top: str) -> list[str]:

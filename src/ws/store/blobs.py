@@ -9,8 +9,9 @@ calls of the reader hands the lock over, and waits to have it back.)
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+
+from ws.aside import Aside
 
 _BATCH_BYTES = 4 << 20
 
@@ -44,22 +45,18 @@ class Blobs:
         if self._few:
             return [(key, data, self._wrap(data)) for key, data in waiting]
         done: list[Done] = []
-        failures: list[BaseException] = []
 
         def work() -> None:
-            try:
-                while waiting:
+            while True:
+                try:
                     key, data = waiting.pop()
-                    done.append((key, data, [self._deflate(data)]))
-            except IndexError:
-                return  # the other one took the last
-            except BaseException as error:  # noqa: BLE001  handed to the caller, who waits
-                failures.append(error)
+                except IndexError:
+                    return
+                done.append((key, data, [self._deflate(data)]))
 
-        other = threading.Thread(target=work, name="ws-compress")
-        other.start()
-        work()
-        other.join()
-        if failures:
-            raise failures[0]
+        other = Aside(work)
+        try:
+            work()
+        finally:
+            other.wait()
         return done

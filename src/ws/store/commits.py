@@ -25,6 +25,7 @@ from typing import Any
 
 from ws import durable
 from ws.errors import InvalidName, SnapshotAmbiguous, SnapshotNotFound, StoreDamaged, TagExists
+from ws.removing import remove_tree
 from ws.store.packs import COMMIT, PackWriter
 from ws.store.repository import Store
 
@@ -175,7 +176,7 @@ def _claim(store: Store, snapshot: Snapshot, tag: str) -> str:
 def find_tag(store: Store, workspace: str, tag: str) -> str | None:
     """The id of the published snapshot with this tag, or None."""
     commit = _read_ref(store, f"refs/workspaces/{workspace}/tags/{tag}")
-    if commit is None:
+    if not commit or not _HEX.fullmatch(commit):  # a crash left it without its bytes
         return None
     try:
         number = read_snapshot(store, commit).number
@@ -201,9 +202,7 @@ def snapshot_id(store: Store, workspace: str, number: int) -> str | None:
     """
     name = f"refs/workspaces/{workspace}/{number}"
     commit = _read_ref(store, name)
-    if commit is None and not os.path.exists(os.path.join(store.path, name)):
-        return None
-    return _id_of(store, workspace, number, commit)
+    return None if commit is None else _checked(name, commit)
 
 
 def newest_snapshot(store: Store, workspace: str, *, after: int = -1) -> Snapshot | None:
@@ -271,7 +270,7 @@ def drop_refs(store: Store, workspace: str) -> None:
         kept = {name: commit for name, commit in packed.items() if not name.startswith(prefix)}
         if len(kept) != len(packed):
             _write_packed(store, kept)
-        durable.remove_tree(os.path.join(store.path, prefix.rstrip("/")))
+        remove_tree(os.path.join(store.path, prefix.rstrip("/")))
 
 
 def pack_refs(store: Store) -> None:
@@ -300,15 +299,15 @@ def _packed(store: Store) -> dict[str, str]:
 
 def _packed_text(store: Store) -> str:
     try:
-        with open(os.path.join(store.path, "packed-refs"), encoding="utf-8") as file:
-            return file.read()
+        return durable.read_file(os.path.join(store.path, "packed-refs")).decode()
     except FileNotFoundError:
         return ""
 
 
 def _read_ref(store: Store, name: str) -> str | None:
-    """Loose ones are written later than packed ones."""
-    return _read_loose(store, name) or _find_packed(_packed_text(store), name)
+    """What a reference holds; None when there is none. Loose ones are written later than packed ones."""
+    loose = _read_loose(store, name)
+    return loose or _find_packed(_packed_text(store), name) or loose
 
 
 def _find_packed(text: str, name: str) -> str | None:
@@ -318,8 +317,7 @@ def _find_packed(text: str, name: str) -> str | None:
 
 def _read_loose(store: Store, name: str) -> str | None:
     try:
-        with open(os.path.join(store.path, name), encoding="ascii") as file:
-            return file.read(64).strip() or None
+        return durable.read_file(os.path.join(store.path, name))[:64].decode("ascii", "replace").strip()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
 
@@ -338,7 +336,10 @@ def _numbers(store: Store, workspace: str) -> dict[int, str | None]:
 
 def _id_of(store: Store, workspace: str, number: int, known: str | None) -> str:
     name = f"refs/workspaces/{workspace}/{number}"
-    commit = known or _read_ref(store, name)
-    if not commit or not _HEX.fullmatch(commit) or len(commit) != 40:
+    return _checked(name, known or _read_ref(store, name) or "")
+
+
+def _checked(name: str, commit: str) -> str:
+    if len(commit) != 40 or not _HEX.fullmatch(commit):
         raise StoreDamaged(f"the reference {name} holds no id")
     return commit

@@ -55,11 +55,10 @@ def consolidate(store: Store) -> bool:
 
     Commit point: the rename of the new index; the old packs are removed afterwards.
     """
-    store.refresh()
-    packs = store.all_packs()
-    if len(packs) < _MANY:
+    if store.small_packs(_MEDIUM_BYTES) < _MANY:  # as far as the store knows: others may have added some
         return False
-    chosen = _to_merge(packs)
+    store.refresh()
+    chosen = _to_merge(store.all_packs())
     if not chosen:
         return False
     with contextlib.suppress(Busy, FileNotFoundError), _maintenance(store, timeout_s=0):

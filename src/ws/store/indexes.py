@@ -57,28 +57,34 @@ def _big_endian(numbers: array[int]) -> bytes:
     return numbers.tobytes()
 
 
+def read_index(path: str) -> Index:
+    """Raises StoreDamaged when the file is no index, or is cut short."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        if size < _IDS + 40:
+            raise StoreDamaged(f"the index {os.path.basename(path)} is cut short")
+        # Not closed by us: the mapping goes with the last who knows the index, as memory does.
+        data = os.read(fd, size) if size <= _SMALL_BYTES else mmap.mmap(fd, size, prot=mmap.PROT_READ)
+    finally:
+        os.close(fd)
+    return Index(os.path.basename(path), data)
+
+
 class Index:
-    """What one pack holds. Raises StoreDamaged when the file is no index, or is cut short."""
+    """What one pack holds."""
 
     __slots__ = ("_data", "_fanout", "_positions", "count", "pack_bytes", "small")
 
-    def __init__(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            size = os.fstat(fd).st_size
-            if size < _IDS + 40:
-                raise StoreDamaged(f"the index {os.path.basename(path)} is cut short")
-            self.small = size <= _SMALL_BYTES
-            # Not closed by us: the mapping goes with the last who knows the index, as memory does.
-            self._data = os.read(fd, size) if self.small else mmap.mmap(fd, size, prot=mmap.PROT_READ)
-        finally:
-            os.close(fd)
-        self.count = int.from_bytes(self._data[_IDS - 4 : _IDS], "big")
-        if self._data[:8] != _HEAD or len(self._data) < _IDS + self.count * 28 + 40:
-            raise StoreDamaged(f"the index {os.path.basename(path)} is not one, or is cut short")
+    def __init__(self, name: str, data: bytes | mmap.mmap, *, pack_bytes: int = -1) -> None:
+        self._data = data
+        self.small = len(data) <= _SMALL_BYTES
+        self.count = int.from_bytes(data[_IDS - 4 : _IDS], "big")
+        if data[:8] != _HEAD or len(data) < _IDS + self.count * 28 + 40:
+            raise StoreDamaged(f"the index {name} is not one, or is cut short")
         self._positions: dict[bytes, int] | None = None
         self._fanout: list[int] = []
-        self.pack_bytes = -1  # the size of its pack, once somebody has asked for it
+        self.pack_bytes = pack_bytes  # the size of its pack, once somebody has asked for it
         if self.small:
             self._positions = {oid: position for position, oid in enumerate(self.ids())}
         else:

@@ -109,6 +109,7 @@ class PackWriter:
         self._buffered = 12
         self._end = 12
         self._blobs = Blobs(wrap, deflate) if quick else None
+        self.finished: tuple[str, Index] | None = None  # the name of its index, once it is part of the repository
         self.ids: dict[bytes, int] = {}  # id → position in the two arrays
         self.crcs = array("I")
         self.offsets = array("Q")
@@ -251,6 +252,9 @@ class PackWriter:
             then=lambda: os.rename(self.path, place + ".pack"),
         )
         self._close()
+        self.path = ""
+        name = os.path.basename(place) + ".idx"
+        self.finished = name, Index(name, index, pack_bytes=self._end + len(trailer))
         return place + ".pack"
 
     def seal(self) -> str:
@@ -263,8 +267,9 @@ class PackWriter:
     def abort(self) -> None:
         """Forget the pack; harmless after `finish`."""
         self._close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)  # "" once it was sealed
+        if self.path:  # else it was sealed, or is part of the repository
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
 
     def _close(self) -> None:
         if self._fd >= 0:

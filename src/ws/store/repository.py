@@ -18,7 +18,7 @@ from ws import durable
 from ws.errors import StateUnusable, StoreDamaged
 from ws.store import packs
 from ws.store.deltas import apply_delta
-from ws.store.indexes import Index
+from ws.store.indexes import Index, read_index
 
 _CONFIG = b"[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 _HEAD = b"ref: refs/heads/main\n"
@@ -53,20 +53,27 @@ class _Memory:
         self._objects[oid] = kind, data
         self._size_bytes += len(data)
 
-    def index(self, directory: str, name: str) -> Index:
-        found = self._indexes.get(name)
-        if found is None:
-            found = self._indexes[name] = Index(os.path.join(directory, name))
-            self.holders.update(dict.fromkeys(found.small_ids(), name))
-        return found
-
-    def keep_indexes(self, names: set[str]) -> None:
-        """Forget all others: their packs are gone."""
+    def indexes(self, directory: str, names: set[str]) -> dict[str, Index]:
+        """The indexes of these names, but for those that are gone. All others are forgotten: their packs are gone."""
         for name in self._indexes.keys() - names:
             index = self._indexes.pop(name, None)
             for oid in index.small_ids() if index else ():
                 if self.holders.get(oid) == name:  # else it is in a newer pack too
                     self.holders.pop(oid, None)
+        found = {}
+        for name in names:
+            index = self._indexes.get(name)
+            if index is None:
+                with contextlib.suppress(FileNotFoundError):  # collected since it was listed
+                    found[name] = self.learn(name, read_index(os.path.join(directory, name)))
+            else:
+                found[name] = index
+        return found
+
+    def learn(self, name: str, index: Index) -> Index:
+        self._indexes[name] = index
+        self.holders.update(dict.fromkeys(index.small_ids(), name))
+        return index
 
 
 _memories: dict[str, _Memory] = {}
@@ -92,8 +99,9 @@ class Store:
         self.pack_directory = os.path.join(path, "objects", "pack")
         self.lock = os.path.join(path, "ws.lock")
         self.refs_lock = os.path.join(path, "ws.refs.lock")
-        self._packs: dict[str, packs.Pack] = {}  # by the names of their indexes
-        self._large: list[packs.Pack] = []
+        self._indexes: dict[str, Index] = {}  # of the packs there are, by their names
+        self._large: list[str] = []
+        self._packs: dict[str, packs.Pack] = {}  # those that were asked for
         self._last: packs.Pack | None = None
         self._memory = _lasting_memory(path) if lasting else _Memory()
         self._looked = False  # whoever only reads references needs no packs
@@ -126,7 +134,7 @@ class Store:
         for pack in self._packs.values():
             pack.close()
         self._packs.clear()
-        self._large.clear()
+        self._indexes, self._large = {}, []
         self._last, self._looked = None, False
 
     def __enter__(self) -> Store:
@@ -144,12 +152,8 @@ class Store:
             pack.close()
             if pack is self._last:
                 self._last = None
-        for name in names - self._packs.keys():
-            with contextlib.suppress(FileNotFoundError):  # collected between the two calls
-                index = self._memory.index(self.pack_directory, name)
-                self._packs[name] = packs.Pack(os.path.join(self.pack_directory, name.removesuffix(".idx")), index)
-        self._large = [pack for pack in self._packs.values() if not pack.index.small]
-        self._memory.keep_indexes(names)
+        self._indexes = self._memory.indexes(self.pack_directory, names)
+        self._large = [name for name, index in self._indexes.items() if not index.small]
 
     def forget(self) -> None:
         """Read everything from disk again: who verifies must not be told what was there a while ago."""
@@ -164,7 +168,18 @@ class Store:
     def all_packs(self) -> list[packs.Pack]:
         if not self._looked:
             self.refresh()
-        return list(self._packs.values())
+        return [self._pack(name) for name in self._indexes]
+
+    def small_packs(self, limit_bytes: int) -> int:
+        """How many packs there were at the last look that are smaller; those that nobody has measured count too."""
+        return sum(index.pack_bytes < limit_bytes for index in self._indexes.values())
+
+    def _pack(self, name: str) -> packs.Pack:
+        pack = self._packs.get(name)
+        if pack is None:
+            path = os.path.join(self.pack_directory, name.removesuffix(".idx"))
+            pack = self._packs[name] = packs.Pack(path, self._indexes[name])
+        return pack
 
     def contains(self, oid: bytes) -> bool:
         """Whether an object was there at the last refresh."""
@@ -178,13 +193,12 @@ class Store:
         if not self._looked:
             self.refresh()
         holder = self._memory.holders.get(oid)
-        known = None if holder is None else self._packs.get(holder)
         # One that came after our last look may have taken the place of another in the table.
-        asked = [known] if known else self._large if holder is None else self._packs.values()
-        for pack in asked:
-            if (position := pack.find(oid)) >= 0:
-                self._last = pack
-                return pack, position
+        asked = [holder] if holder in self._indexes else self._large if holder is None else list(self._indexes)
+        for name in asked:
+            if (position := self._indexes[name].find(oid)) >= 0:
+                self._last = self._pack(name)
+                return self._last, position
         return None
 
     def read(self, oid: bytes, kind: int, *, path: bytes = b"") -> bytes:
@@ -255,6 +269,11 @@ class Store:
                 yield writer
             finally:
                 writer.abort()
+                if writer.finished:
+                    name, index = writer.finished
+                    self._indexes[name] = self._memory.learn(name, index)
+                    if not index.small:
+                        self._large.append(name)
 
 
 def _damaged(oid: bytes, path: bytes, trouble: str) -> StoreDamaged:

@@ -7,10 +7,8 @@ for the caller to decide.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ws import bases, durable, layers, overlay, sealing
@@ -58,23 +56,6 @@ class Capture:
         )
 
 
-@contextlib.contextmanager
-def _no_cycles() -> Iterator[None]:
-    """Python's search for cycles rests inside this block: a scan makes many small tuples and not one cycle.
-
-    It takes an eighth of the time of a snapshot of 100 files, and more in a process that holds much else.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@_no_cycles()
 def capture(
     home: Home,
     store: Store,

@@ -28,7 +28,7 @@ from ws import bases, containers, durable, layers, overlay, sealing
 from ws.containers import EngineFor
 from ws.engine.base import WORKSPACE
 from ws.errors import ContainerDied, RestoreFailed, SnapshotNotFound, StoreDamaged, WorkspaceError
-from ws.history import Target, find_number, find_target, turn
+from ws.history import Target, find_number, find_target, no_cycles, turn
 from ws.layout import History, Home, Mark, Unsettled, WorkspaceRecord, new_id, read_record
 from ws.snapshots import publish, settle
 from ws.stacks import Stack, read_stack
@@ -78,6 +78,7 @@ def plan_restore(home: Home, record: WorkspaceRecord, target: Target) -> Restore
     return RestorePlan(target, _usable_stack(home, record, target), keeps=not at_rest(home, record))
 
 
+@no_cycles()
 def restore(home: Home, workspace_id: str, wanted: str | None, engine_for: EngineFor) -> Restored:
     """The whole workspace as it was at a snapshot: every path, also what is ignored, also `.git`.
 
@@ -91,6 +92,7 @@ def restore(home: Home, workspace_id: str, wanted: str | None, engine_for: Engin
         return _restore(home, store, record, target, ensure_stack(home, record, target), engine_for)
 
 
+@no_cycles()
 def undo(home: Home, workspace_id: str, engine_for: EngineFor) -> Restored:
     """Take the last restore back; another undo takes that back. Raises SnapshotNotFound when there was none."""
     with durable.syncing_ahead(home.root), turn(home, workspace_id, "restore") as (record, store):

@@ -19,7 +19,7 @@ from dataclasses import replace
 from ws import containers, durable
 from ws.capturing import Caps, Capture, capture, keep_cache, scan_layers
 from ws.errors import Busy
-from ws.history import Kind, Snapshot, recorded, remember_stack, turn
+from ws.history import Kind, Snapshot, no_cycles, recorded, remember_stack, turn
 from ws.layout import Home, Operation, WorkspaceRecord, write_record
 from ws.stacks import Stack
 from ws.store import commits, gc
@@ -29,6 +29,7 @@ from ws.store.repository import Store
 __all__ = ["Caps", "look", "looked_tree", "publish", "settle", "settled_turn", "take"]
 
 
+@no_cycles()
 def take(
     home: Home, workspace_id: str, *, message: str = "", tag: str | None = None, caps: Caps | None = None
 ) -> Snapshot:

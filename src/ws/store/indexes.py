@@ -88,8 +88,7 @@ class Index:
         if self.small:
             self._positions = {oid: position for position, oid in enumerate(self.ids())}
         else:
-            # Places of ids in the file, so that a lookup is a search of some bytes between two of them.
-            self._fanout = [_IDS, *[_IDS + 20 * count for count in self._numbers(8, 256)]]
+            self._fanout = [0, *self._numbers(8, 256)]
 
     def _numbers(self, start: int, count: int) -> array[int]:
         numbers = array("I", self._data[start : start + 4 * count])
@@ -101,15 +100,18 @@ class Index:
         """The position of an id, or −1."""
         if self._positions is not None:
             return self._positions.get(oid, -1)
-        first = oid[0]
-        start, stop = self._fanout[first], self._fanout[first + 1]
-        while start < stop:
-            at = self._data.find(oid, start, stop)
-            if at < 0:
-                return -1
-            if (at - _IDS) % 20 == 0:
-                return (at - _IDS) // 20
-            start = at + 1
+        data, first = self._data, oid[0]
+        low, high = self._fanout[first], self._fanout[first + 1]
+        while low < high:
+            middle = (low + high) // 2
+            at = _IDS + 20 * middle
+            found = data[at : at + 20]
+            if found < oid:
+                low = middle + 1
+            elif found > oid:
+                high = middle
+            else:
+                return middle
         return -1
 
     def offset(self, position: int) -> int:

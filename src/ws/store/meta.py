@@ -46,6 +46,8 @@ class Meta:
 
 
 def quote(name: bytes) -> bytes:
+    if not _QUOTED.search(name):
+        return name
     return _QUOTED.sub(lambda match: b"%%%02X" % match[0][0], name)
 
 

@@ -106,10 +106,13 @@ def write_file(path: str, data: bytes, *, mode: int = 0o600, sync: bool = True) 
     power cut may bring the old bytes back, but never leaves a file that was replaced without any: for what can be told
     again from elsewhere.
     """
-    temporary = stage_file(path, data, mode=mode)
+    temporary, fd = _stage(path, data, mode)
     try:
-        if sync or _filesystem(temporary)[0] not in _FLUSHING:
-            _sync_file(temporary)
+        try:
+            if sync or _filesystem(temporary)[0] not in _FLUSHING:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
         os.rename(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -139,6 +142,13 @@ def _sync_file(path: str) -> None:
 
 def stage_file(path: str, data: bytes, *, mode: int = 0o600) -> str:
     """The bytes of a file beside its place, not synced; the caller syncs them and moves them in (`commit_staged`)."""
+    temporary, fd = _stage(path, data, mode)
+    os.close(fd)
+    return temporary
+
+
+def _stage(path: str, data: bytes, mode: int = 0o600) -> tuple[str, int]:
+    """A staged file, still open."""
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f".{name}.{os.urandom(4).hex()}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
@@ -147,11 +157,10 @@ def stage_file(path: str, data: bytes, *, mode: int = 0o600) -> str:
         while view:
             view = view[os.write(fd, view) :]
     except BaseException:
+        os.close(fd)
         os.unlink(temporary)
         raise
-    finally:
-        os.close(fd)
-    return temporary
+    return temporary, fd
 
 
 def commit_staged(temporary: str, path: str) -> None:
@@ -171,10 +180,16 @@ def write_files(
     Commit point: the rename of the last. Before it, any of those before it may be there.
     """
     staged: list[str] = []
+    opened: list[int] = []
     try:
         for path, data in files:
-            staged.append(stage_file(path, data))
-        _sync_together(staged, also)
+            temporary, fd = _stage(path, data)
+            staged.append(temporary)
+            opened.append(fd)
+        for fd in (*also, *opened):
+            start_writing(fd)
+        for fd in (*also, *opened):
+            os.fsync(fd)
         if then:
             then()
         for number, (path, _) in enumerate(files):
@@ -186,22 +201,12 @@ def write_files(
             if last or (moves_on and not keeps_order(directory)):
                 sync_directory(directory)
     finally:
+        for fd in opened:
+            os.close(fd)
         for temporary in staged:
             if temporary:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
-
-
-def _sync_together(paths: Sequence[str], also: Sequence[int]) -> None:
-    opened = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
-    try:
-        for fd in (*also, *opened):
-            start_writing(fd)
-        for fd in (*also, *opened):
-            os.fsync(fd)
-    finally:
-        for fd in opened:
-            os.close(fd)
 
 
 def start_writing(fd: int, start: int = 0, size_bytes: int = 0) -> None:

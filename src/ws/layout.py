@@ -262,6 +262,7 @@ class ContainerRecord:
     boot: str  # /proc/sys/kernel/random/boot_id: pids mean nothing after a reboot
     device: int = 0  # of the overlay that it should see; 0 without one
     warm: bool = False  # it was in the pool, and was given this workspace
+    covered: int = 0  # overlays of this workspace below that one
 
     def alive(self) -> bool:
         """Whether its first process is still that process. One read of /proc, no engine."""

@@ -29,12 +29,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ws import durable
 from ws.aside import Aside
 from ws.errors import ContainerDied, KernelRefused, LimitExceeded
 
 MAX_LOWERS = 500  # the kernel's limit; one more is EINVAL
-MAX_COVERED = 24  # overlays below the one in sight: each keeps some kilobytes of the kernel's memory
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -286,16 +284,6 @@ def is_idle(pid: int, target: str) -> bool:
     return True
 
 
-def may_cover(pid: int, target: str) -> bool:
-    """Whether another overlay may be put over what is there; False when a process works in it.
-
-    Those that are covered already are taken off when they have become many.
-    """
-    if count_covering(pid, target) >= MAX_COVERED:
-        return detach(pid, target)
-    return is_idle(pid, target)
-
-
 def detach(pid: int, target: str) -> bool:
     """Take off the overlay and those that it covers; False when a process works in it or has a file of it open.
 
@@ -338,16 +326,6 @@ def _trouble(pid: int, error: OSError) -> ContainerDied | KernelRefused:
     if error.errno in _GONE:
         return ContainerDied(f"process {pid} is gone")
     return KernelRefused(f"/proc/{pid}: {error.strerror}", errno=error.errno or 0)
-
-
-def count_covering(pid: int, target: str) -> int:
-    """How many overlays lie on `target`, the visible one and those it covers. Raises ContainerDied."""
-    try:
-        lines = durable.read_file(f"/proc/{pid}/mountinfo").split(b"\n")
-    except OSError as error:
-        raise _trouble(pid, error) from error
-    place = f" {target} ".encode()
-    return sum(place in line and b" - overlay " in line for line in lines)
 
 
 def in_mount_namespace(pid: int, action: Callable[[], T]) -> T:

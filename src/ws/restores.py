@@ -267,12 +267,12 @@ def _emptied(home: Home, record: WorkspaceRecord, engine_for: EngineFor) -> Iter
             with contextlib.suppress(ContainerDied):
                 ended = freezer.kill_others(keep=container.pid)
             still.enter_context(sealing.stilled(record))
-        if not overlay.may_cover(container.pid, WORKSPACE):
+        if not containers.may_cover(container):
             still.close()
-            if not containers.make_way(home, record, container.pid):
+            if not containers.make_way(home, container):
                 raise _still_held()
             still.enter_context(sealing.stilled(record))
-            if not overlay.may_cover(container.pid, WORKSPACE):
+            if not containers.may_cover(container):
                 raise _still_held()
         yield container.pid, ended
 
@@ -293,7 +293,7 @@ def _switch(home: Home, record: WorkspaceRecord, switched: WorkspaceRecord, pid:
     try:
         if record.container and pid:
             mount, device = containers.build_overlay(home, switched)
-            switched = replace(switched, container=replace(record.container, device=device))
+            switched = replace(switched, container=containers.covering(record.container, device))
         path = home.record(record.id)
         staged = durable.stage_file(path, switched.to_bytes())
         try:

@@ -85,7 +85,7 @@ def seal(home: Home, record: WorkspaceRecord, below: WorkspaceRecord) -> Workspa
     workspace's lock exclusively and has stilled it. Commit point: the record that names the new upper.
     """
     container = record.container if record.container and record.container.alive() else None
-    if container and not overlay.may_cover(container.pid, WORKSPACE):
+    if container and not containers.may_cover(container):
         return None
     upper = new_id()
     sealed = replace(
@@ -100,7 +100,7 @@ def seal(home: Home, record: WorkspaceRecord, below: WorkspaceRecord) -> Workspa
         containers.create_upper(home, sealed, upper)
         if container:
             mount, device = containers.build_overlay(home, sealed)
-            sealed = replace(sealed, container=replace(container, device=device))
+            sealed = replace(sealed, container=containers.covering(container, device))
         write_record(home, sealed)
         if container:
             overlay.attach(mount, container.pid, WORKSPACE)
@@ -151,7 +151,7 @@ def _attach_again(home: Home, record: WorkspaceRecord) -> None:
     if container is not None and container.alive() and not containers.ready(record):
         with contextlib.suppress(ContainerDied):
             device = containers.attach_overlay(home, record, container.pid)
-            write_record(home, replace(record, container=replace(container, device=device)))
+            write_record(home, replace(record, container=replace(container, device=device, covered=0)))
 
 
 def forget_old_scans(home: Home, record: WorkspaceRecord) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lived_in import check_store, remove_all, shell
+from ws.containers import MAX_COVERED
 from ws.layout import EngineName
 from ws.manager import Manager
 from ws.restores import MAX_UNSETTLED, SETTLED_AT_ONCE
@@ -57,3 +58,24 @@ def test_no_restore_pays_for_all_that_others_put_off(manager: Manager) -> None:
             box.restore(kept[number])
             assert shell(box, "cat file") == f"{number}\n"
     check_store(manager.home)
+
+
+def test_covered_overlays_do_not_pile_up(manager: Manager) -> None:
+    """Each seal and each restore covers the overlay before it; the record knows how many lie there."""
+    with manager.create() as box:
+        seen = []
+        for number in range(MAX_COVERED + 4):
+            shell(box, f"echo {number} > file")
+            box.restore() if number % 5 == 4 else box.snapshot()
+            container = box.record().container
+            assert container is not None
+            lying = overlays_at(container.pid)
+            assert container.covered == lying - 1
+            seen.append(lying)
+        assert max(seen) == MAX_COVERED + 1, "all but the one in sight were taken off"
+        assert seen[-1] < 5
+
+
+def overlays_at(pid: int) -> int:
+    with open(f"/proc/{pid}/mountinfo", encoding="utf-8") as lines:
+        return sum(" /workspace " in line and " - overlay " in line for line in lines)

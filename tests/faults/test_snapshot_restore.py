@@ -25,6 +25,7 @@ from tree_picture import Picture
 from ws.engine.base import Engine
 from ws.layout import Home
 from ws.manager import Manager
+from ws.merging import plan_merge
 from ws.workspace import Workspace
 
 FROZEN = Point("setns", 1)  # of a snapshot: whether somebody works in it is asked while everybody is frozen
@@ -108,6 +109,12 @@ class Patient:
         shell(self.box, "chmod -R u+rwx counter dir 2>/dev/null || true; rm -rf counter dir")
         shell(self.box, f"mkdir dir; echo {number} | tee counter > dir/file")
         return outside(self.box)
+
+    def have_merged(self) -> None:
+        """Whether it pays to merge layers is asked before anybody is frozen, and that would be the first `setns`."""
+        while plan_merge(self.box.record().layers):
+            shell(self.box, "echo more >> merged")
+            self.box.snapshot("merged")
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +257,7 @@ def test_a_recovery_killed_again_and_again_arrives(patient: Patient, verb: str, 
     target = box.snapshot("good")
     kills = 0
     for call in ("fsmount", "rename", "unlink"):
+        patient.have_merged()
         bad = patient.mess_up(5001)
         with held(box) if cut == FROZEN else nobody():
             assert patient.kill(cut, verb, target.commit if verb == "restore" else "killed").killed
@@ -273,6 +281,7 @@ def nobody() -> Iterator[None]:
 def test_two_that_come_after_a_crash_do_not_get_in_each_others_way(patient: Patient) -> None:
     """One recovers, the other goes on without, or waits; at the end it is done once."""
     box = patient.box
+    patient.have_merged()
     before = patient.mess_up(5400)
     with held(box):
         for _ in range(4):
@@ -289,6 +298,7 @@ def test_two_that_come_after_a_crash_do_not_get_in_each_others_way(patient: Pati
 def test_a_handle_that_lives_on_settles_what_died_beside_it(patient: Patient) -> None:
     """No manager is opened: the dead left everything frozen, and the first command through an old handle thaws it."""
     box = patient.box
+    patient.have_merged()
     before = patient.mess_up(5500)
     with held(box):
         assert patient.kill(FROZEN, "snapshot", "killed").killed

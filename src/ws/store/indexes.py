@@ -12,6 +12,7 @@ import os
 import sys
 from array import array
 from collections.abc import Iterable
+from itertools import accumulate
 
 from ws.errors import StoreDamaged
 
@@ -24,11 +25,9 @@ _SMALL_BYTES = 256 << 10  # some 9,000 objects
 def encode_index(ids: list[bytes], crcs: array[int], offsets: array[int], trailer: bytes) -> bytes:
     """The bytes of an index; `trailer` is the checksum of the pack."""
     order = sorted(range(len(ids)), key=ids.__getitem__)
-    fanout = array("I", bytes(1024))
+    counts = [0] * 256
     for oid in ids:
-        fanout[oid[0]] += 1
-    for i in range(1, 256):
-        fanout[i] += fanout[i - 1]
+        counts[oid[0]] += 1
     small, big = array("I"), array("Q")
     for i in order:
         offset = offsets[i]
@@ -40,7 +39,7 @@ def encode_index(ids: list[bytes], crcs: array[int], offsets: array[int], traile
     body = b"".join(
         (
             _HEAD,
-            _big_endian(fanout),
+            _big_endian(array("I", accumulate(counts))),
             *[ids[i] for i in order],
             _big_endian(array("I", [crcs[i] for i in order])),
             _big_endian(small),

@@ -20,8 +20,9 @@ from tree_picture import Picture, picture
 from ws.errors import NotFound
 from ws.freezer import freezer_of
 from ws.layers import is_synced
-from ws.layout import Home, read_record, write_record
+from ws.layout import Home
 from ws.manager import Manager
+from ws.records import read_record, write_record
 from ws.stacks import needed_layers, read_stack
 from ws.store.gathering import Owners
 from ws.store.reading import Rules

@@ -23,7 +23,8 @@ from ws import sealing
 from ws.bases import check_source, scan_source
 from ws.errors import ApplyConflict, InvalidRequest
 from ws.landing import STAGING, Landing, Step
-from ws.layout import Home, WorkspaceRecord, write_record
+from ws.layout import Home, WorkspaceRecord
+from ws.records import write_record
 from ws.snapshots import look, settled_turn
 from ws.store import obeyed, trees
 from ws.store.diffs import Change, diff_trees

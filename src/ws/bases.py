@@ -25,6 +25,7 @@ import hashlib
 import json
 import os
 import pwd
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,7 @@ Progress = Callable[[str, int, int], None]
 
 _ROUNDS = 4  # of reading a source that keeps changing
 _FORMAT = 1
+_TOUCH_S = 60  # what was used so lately need not be said again: one thing less for the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,8 +373,10 @@ def touch(home: Home, key: str) -> bool:
 
     False when it was collected a moment ago.
     """
+    path = os.path.join(home.base(key), "info.json")
     try:
-        os.utime(os.path.join(home.base(key), "info.json"))
+        if time.time() - os.stat(path).st_mtime > _TOUCH_S:
+            os.utime(path)
     except FileNotFoundError:
         return False
     return True

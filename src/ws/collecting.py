@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 
 from ws import bases, durable, layers
 from ws.errors import Busy, NotFound
-from ws.layout import Home, WorkspaceRecord, read_record
+from ws.layout import Home, WorkspaceRecord
 from ws.pool import waiting_containers
-from ws.records import read_records
+from ws.records import read_record, read_records
 from ws.remote.runtime import current_key
 from ws.removing import remove_tree
 from ws.snapshots import looked_tree

@@ -11,7 +11,8 @@ from dataclasses import replace
 from ws import containers, durable, layers, pool
 from ws.containers import EngineFor
 from ws.errors import WorkspaceError, WorkspaceExists
-from ws.layout import Home, Intent, Options, WorkspaceRecord, read_record, write_record
+from ws.layout import Home, Intent, Options, WorkspaceRecord
+from ws.records import read_record, write_record
 from ws.recovery import discard_unborn
 from ws.spec import WorkspaceSpec
 

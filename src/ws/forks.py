@@ -15,7 +15,8 @@ from ws.containers import EngineFor
 from ws.creation import create_workspace, name_taken
 from ws.errors import WorkspaceError
 from ws.history import find_target
-from ws.layout import History, Home, Mark, WorkspaceRecord, new_id, resolve_name, write_record
+from ws.layout import History, Home, Mark, WorkspaceRecord, new_id, resolve_name
+from ws.records import write_record
 from ws.restores import ensure_stack
 from ws.snapshots import publish, settled_turn
 from ws.spec import check_name, told_apart

@@ -28,7 +28,8 @@ from ws.errors import (
     WorkspaceError,
     WorkspaceNotFound,
 )
-from ws.layout import Home, Intent, Operation, WorkspaceRecord, read_record, write_record
+from ws.layout import Home, Intent, Operation, WorkspaceRecord
+from ws.records import read_record, write_record
 from ws.recovery import ensure_whole
 from ws.stacks import Stack
 from ws.store import commits

@@ -9,7 +9,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ws.layout import Home, WorkspaceRecord, read_record
+from ws.layout import Home, WorkspaceRecord
+from ws.records import read_record
 
 if TYPE_CHECKING:
     from types import TracebackType

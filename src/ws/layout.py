@@ -435,47 +435,6 @@ def new_id() -> str:
     return os.urandom(6).hex()
 
 
-def read_record(home: Home, workspace_id: str) -> WorkspaceRecord | None:
-    """The record, or None when there is no such workspace (any more).
-
-    A record is replaced whole, by a rename: the same inode with the same times has the same bytes, and they are taken
-    apart once. Every tool call comes here twice. Raises StateError when it is damaged.
-    """
-    path = home.record(workspace_id)
-    try:
-        seen = os.stat(path)
-        identity = (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
-        known = _records.get(path)
-        if known is not None and known[0] == identity:
-            return known[1]
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            opened = os.fstat(fd)
-            record = WorkspaceRecord.from_bytes(os.read(fd, opened.st_size + 1))
-        finally:
-            os.close(fd)
-    except (FileNotFoundError, NotADirectoryError):
-        _records.pop(path, None)
-        return None
-    except StateError as error:
-        hint = f"`ws rm {workspace_id}` removes it, whatever it holds"
-        raise StateError(f"workspace {workspace_id} is damaged: {error.message}", hint=hint) from error
-    identity = (opened.st_dev, opened.st_ino, opened.st_size, opened.st_mtime_ns, opened.st_ctime_ns)
-    if len(_records) >= _MAX_RECORDS:
-        _records.clear()
-    _records[path] = identity, record
-    return record
-
-
-_records: dict[str, tuple[tuple[int, ...], WorkspaceRecord]] = {}
-_MAX_RECORDS = 256
-
-
-def write_record(home: Home, record: WorkspaceRecord, *, sync: bool = True) -> None:
-    """Replace the record. Commit point: the rename inside `durable.write_file`."""
-    durable.write_file(home.record(record.id), record.to_bytes(), sync=sync)
-
-
 def resolve_name(home: Home, name: str) -> str | None:
     """The id behind a name, or None. An id answers to itself."""
     try:

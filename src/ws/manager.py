@@ -17,19 +17,10 @@ from ws import pool
 from ws.creation import create_workspace, name_taken, options_of
 from ws.engine.base import Engine, ImageFacts
 from ws.errors import InvalidRequest, StateError, WorkspaceError, WorkspaceNotFound
-from ws.layout import (
-    EngineName,
-    Home,
-    Ids,
-    Options,
-    WorkspaceRecord,
-    new_id,
-    open_home,
-    read_record,
-    resolve_name,
-)
+from ws.layout import EngineName, Home, Ids, Options, WorkspaceRecord, new_id, open_home, resolve_name
 from ws.listing import WorkspaceInfo, list_workspaces
 from ws.pool import check_size
+from ws.records import read_record
 from ws.recovery import ENGINES, recover, remove_damaged
 from ws.spec import WorkspaceSpec, check_name, check_spec, default_name
 from ws.users import resolve_user

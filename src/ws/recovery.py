@@ -33,8 +33,8 @@ from ws.layers import (
     release_layers,
     remove_unused_layers,
 )
-from ws.layout import EngineName, Home, Intent, WorkspaceRecord, new_id, process_start, read_record, write_record
-from ws.records import name_of, read_records
+from ws.layout import EngineName, Home, Intent, WorkspaceRecord, new_id, process_start
+from ws.records import name_of, read_record, read_records, write_record
 from ws.removing import remove_tree
 from ws.sealing import LOCK_TIMEOUT_S, put_right
 from ws.stacks import needed_layers

@@ -29,7 +29,8 @@ from ws.containers import EngineFor
 from ws.engine.base import WORKSPACE
 from ws.errors import ContainerDied, RestoreFailed, SnapshotNotFound, StoreDamaged, WorkspaceError
 from ws.history import Target, find_number, find_target, no_cycles, turn
-from ws.layout import History, Home, Mark, Unsettled, WorkspaceRecord, new_id, read_record
+from ws.layout import History, Home, Mark, Unsettled, WorkspaceRecord, new_id
+from ws.records import read_record
 from ws.snapshots import publish, settle
 from ws.stacks import Stack, read_stack
 from ws.store.repository import Store

@@ -24,7 +24,8 @@ from ws import containers, durable, layers, overlay
 from ws.engine import WORKSPACE
 from ws.errors import ContainerDied, WorkspaceError, WorkspaceNotFound
 from ws.freezer import Freezer, freezer_of
-from ws.layout import Home, WorkspaceRecord, new_id, read_record, write_record
+from ws.layout import Home, WorkspaceRecord, new_id
+from ws.records import read_record, write_record
 from ws.stacks import needed_layers
 
 LOCK_TIMEOUT_S = 30.0

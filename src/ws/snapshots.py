@@ -20,7 +20,8 @@ from ws import containers, durable
 from ws.capturing import Caps, Capture, capture, keep_cache, scan_layers
 from ws.errors import Busy
 from ws.history import Kind, Snapshot, no_cycles, recorded, remember_stack, turn
-from ws.layout import Home, Operation, WorkspaceRecord, write_record
+from ws.layout import Home, Operation, WorkspaceRecord
+from ws.records import write_record
 from ws.stacks import Stack
 from ws.store import commits, gc
 from ws.store.packs import PackWriter

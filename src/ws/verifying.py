@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from ws import bases
 from ws.errors import KernelRefused, StoreDamaged
 from ws.layers import is_trusted
-from ws.layout import Home, WorkspaceRecord, read_record
+from ws.layout import Home, WorkspaceRecord
 from ws.overlay import MountPlan, in_user_namespace
-from ws.records import read_records
+from ws.records import read_record, read_records
 from ws.stacks import Stack, read_stack, stack_numbers
 from ws.store import commits
 from ws.store.proving import Below, Prover

@@ -29,17 +29,9 @@ from ws.errors import (
     WorkspaceNotFound,
 )
 from ws.inside import Held, Inside, environment
-from ws.layout import (
-    Home,
-    Intent,
-    WorkspaceRecord,
-    ensure_reserve,
-    read_record,
-    release_reserve,
-    resolve_name,
-    write_record,
-)
+from ws.layout import Home, Intent, WorkspaceRecord, ensure_reserve, release_reserve, resolve_name
 from ws.listing import WorkspaceInfo
+from ws.records import read_record, write_record
 from ws.recovery import discard, ensure_whole, recover_workspace
 from ws.remote.channel import Channel
 from ws.remote.following import Terminal

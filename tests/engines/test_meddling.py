@@ -17,8 +17,8 @@ import pytest
 from lived_in import shell
 from ws.engine.base import Engine
 from ws.errors import Busy
-from ws.layout import write_record
 from ws.manager import Manager
+from ws.records import write_record
 from ws.workspace import Workspace
 
 

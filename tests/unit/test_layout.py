@@ -22,10 +22,9 @@ from ws.layout import (
     boot_id,
     open_home,
     process_start,
-    read_record,
     resolve_name,
-    write_record,
 )
+from ws.records import read_record, write_record
 
 RECORD = WorkspaceRecord(
     id="0123456789ab",

@@ -51,6 +51,7 @@ _FIRST_READ = 4096
 _STORED = b"\x78\x01\x01"  # a zlib stream of one block, not compressed
 _BLOCK_BYTES = 0xFFFF  # of content that is not compressed, at most
 _COPIED_BYTES = 4096  # a copy of less costs less than a part more
+_AHEAD_BYTES = 128 << 10  # less is hashed at once
 _PARTS = os.sysconf("SC_IOV_MAX")
 
 
@@ -231,7 +232,8 @@ class PackWriter:
             parts = [head, *self._buffer[1:]]
             self._buffer = [*parts]
             self.flush()
-            durable.start_writing(self._fd)  # the disk is at work while we hash
+            if self._end > _AHEAD_BYTES:
+                durable.start_writing(self._fd)  # the disk is at work while we hash
             for part in parts:
                 checksum.update(part)
         else:

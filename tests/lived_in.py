@@ -133,8 +133,7 @@ def lose_power(home: Home, box: Workspace, *, upper: bool = False) -> None:
     for waiting in record.history.unsettled:
         spared.update(waiting.layers[: waiting.unhashed])
     for layer in os.listdir(home.at("layers")):
-        with open(os.path.join(home.layer(layer), "boot"), "w", encoding="ascii") as file:
-            file.write("an earlier one")
+        forget_boot(home, layer)
         if layer not in spared and not is_synced(home.layer(layer)):
             empty(os.path.join(home.layer(layer), "data"))
     for base in os.listdir(home.at("bases")):
@@ -147,13 +146,19 @@ def lose_power(home: Home, box: Workspace, *, upper: bool = False) -> None:
             empty(os.path.join(home.base(base), "data"))
 
 
+def forget_boot(home: Home, layer: str) -> None:
+    """Let a layer be of an earlier boot of the machine."""
+    for name in os.listdir(home.layer(layer)):
+        if name.startswith("boot-"):
+            os.rename(os.path.join(home.layer(layer), name), os.path.join(home.layer(layer), "boot-an-earlier-one"))
+
+
 def distrust(home: Home, box: Workspace, number: int) -> None:
     """Let the layers of a snapshot be of another boot, so that it has to be rebuilt from git."""
     stack = read_stack(home, box.id, number)
     assert stack is not None
     for layer in stack.layers:
-        with open(os.path.join(home.layer(layer), "boot"), "w", encoding="ascii") as file:
-            file.write("an earlier one")
+        forget_boot(home, layer)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(home.layer(layer), "synced"))
 

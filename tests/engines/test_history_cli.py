@@ -351,8 +351,8 @@ def reboot(stage: Stage) -> None:
         container = stage.data("show", info["name"])["container"]
         if info["status"] == "running":
             os.kill(container["pid"], signal.SIGKILL)
-    for boot in stage.home.glob("layers/*/boot"):
-        boot.write_text("an earlier one")
+    for mark in stage.home.glob("layers/*/boot-*"):
+        mark.rename(mark.with_name("boot-an-earlier-one"))
     for info in stage.home.glob("bases/*/info.json"):
         info.write_text(json.dumps({**json.loads(info.read_text()), "boot": "an earlier one"}))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from bench.changes import MAKE, bytes_on_disk, changed, changed_files, held, same_files, store_bytes
 from bench.measure import Entry, Point, Timing, compare, interleaved, run, side_by_side, under
-from bench.peers import GitPeer
+from bench.peers import GitPeer, Least
 from bench.stage import Stage
 from ws.manager import Manager
 from ws.workspace import Workspace
@@ -27,16 +27,20 @@ def measure(stage: Stage) -> Iterator[Entry]:
         engine = manager.engine().name
         with manager.create(stage.tree(stage.files), remove_on_exit=True) as box:
             peer.restore()
-            yield from _changes(box, peer, engine, rounds, note)
+            yield from _changes(manager, box, peer, engine, rounds, note)
             yield from _frozen(box, peer, engine, rounds)
             yield from _flat(stage, manager, box, engine, rounds)
             yield from _installs(box, peer, engine, stage.rounds(10_000, 2_000), stage.rounds(4, 1))
         yield from _growth(stage, manager, engine, stage.rounds(1000, 30))
 
 
-def _changes(box: Workspace, peer: GitPeer, engine: str, rounds: int, note: str) -> Iterator[Entry]:
+def _changes(manager: Manager, box: Workspace, peer: GitPeer, engine: str, rounds: int, note: str) -> Iterator[Entry]:
     actions = {"ours": box.snapshot, "peer": peer.commit}
-    hundred = interleaved(actions, lambda n: changed(box, peer, 100, f"a{n}"), rounds=rounds, sync=True)
+    least = Least(manager.home, box)
+    hundred = interleaved(
+        {**actions, "least": least.keep}, lambda n: changed(box, peer, 100, f"a{n}"), rounds=rounds, sync=True
+    )
+    least.tidy()
     yield compare(
         "snapshot",
         f"100 changed files on {engine}",
@@ -46,6 +50,13 @@ def _changes(box: Workspace, peer: GitPeer, engine: str, rounds: int, note: str)
         want="faster",
         factor=40,
         note=note,
+    )
+    yield compare(
+        "snapshot",
+        f"100 changed files, beside the least, on {engine}",
+        hundred["ours"],
+        "read, hash twice, write, sync the same bytes",
+        hundred["least"],
     )
     nothing = side_by_side(actions, rounds=rounds, sync=True)
     yield compare(

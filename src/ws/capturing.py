@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 
 from ws import bases, durable, layers, overlay, sealing
-from ws.errors import InvalidRequest, LimitExceeded, SnapshotFailed, SourceChanged
+from ws.errors import InvalidRequest, LimitExceeded, SnapshotFailed, SourceChanged, WorkspaceError
 from ws.layout import Home, WorkspaceRecord
 from ws.merging import merge_layers, plan_merge
 from ws.store.packs import PackWriter
@@ -70,6 +70,18 @@ def capture(
 
     One who will not publish it does not `seal`: the layers of a workspace that is only looked at must not grow.
     """
+    try:
+        return _capture(home, store, writer, record, caps, locked=locked, seal=seal)
+    except BaseException:
+        # An interrupt may come between any two steps; layers that were merged and not switched to are nobody's.
+        with contextlib.suppress(WorkspaceError, OSError):
+            sealing.put_right(home, record.id)
+        raise
+
+
+def _capture(
+    home: Home, store: Store, writer: PackWriter, record: WorkspaceRecord, caps: Caps, *, locked: bool, seal: bool
+) -> Capture:
     if record.engine == "none":
         return _capture_directory(home, store, writer, record, caps)
     shorter = _shortened(home, record) if seal else record

@@ -68,7 +68,7 @@ def merge_layers(home: Home, layers: Sequence[str], below: Sequence[str] | None,
             _copy_metadata(sources[0], target, opaque, is_opaque=False)
         os.rename(path, home.layer(merged))
     except BaseException:
-        release_layers(home, [building], user)
+        release_layers(home, [building, merged], user)  # an interrupt comes at the end of a call
         raise
     return merged
 

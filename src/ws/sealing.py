@@ -139,6 +139,7 @@ def put_right(home: Home, workspace_id: str) -> None:
     finally:
         thaw_if_frozen(record)
     layers.release_layers(home, layers.layers_of(home, record.id) - needed_layers(home, record), record.id)
+    layers.remove_unused_layers(home)  # of which the name of the last user is gone already
     forget_old_scans(home, record)
     for directory in (home.workspace(record.id), os.path.dirname(home.stack(record.id, 0))):
         with contextlib.suppress(FileNotFoundError):

@@ -19,6 +19,7 @@ from injection import DURABLE, MOUNTING, Outcome, Point, run_injected, spread, t
 from lived_in import change, check_store, is_thawed, leftovers, outside, remove_all, shell
 from ws.engine.base import Engine
 from ws.manager import Manager
+from ws.merging import plan_merge
 from ws.workspace import Workspace
 
 CLI = """
@@ -104,14 +105,20 @@ def test_a_create_is_whole_or_gone(manager: Manager, box: Workspace, tmp_path: P
             assert outcome.status != 0, outcome
 
 
-def test_a_snapshot_is_taken_or_not_and_the_workspace_is_as_it_was(manager: Manager, box: Workspace) -> None:
+@pytest.mark.parametrize("merging", [False, True], ids=["plain", "merging"])
+def test_a_snapshot_is_taken_or_not_and_the_workspace_is_as_it_was(
+    manager: Manager, box: Workspace, merging: bool
+) -> None:
     def change_something() -> None:
         nonlocal before, count
         shell(box, "echo more >> new")
+        while bool(plan_merge(box.record().layers)) != merging:
+            box.snapshot()
+            shell(box, "echo more >> new")
         before, count = outside(box), len(box.snapshots())
 
     before, count = outside(box), 0
-    shell(box, "echo something > new")
+    change_something()
     for outcome in interrupted(manager, "snapshot", "victim", again=change_something):
         check_whole(manager, box, str(outcome))
         assert outside(box) == before, outcome

@@ -34,9 +34,17 @@ class Aside(Generic[T]):
             self._over.release()
 
     def wait(self) -> T:
-        """What the work has returned; what it raised is raised here. May be called again."""
-        with self._over:
-            pass
+        """What the work has returned; what it raised is raised here. May be called again.
+
+        An interrupt is raised when the work is over: whoever is interrupted takes away what it uses.
+        """
+        try:
+            with self._over:
+                pass
+        except BaseException:
+            with self._over:
+                pass
+            raise
         if self._failure is not None:
             raise self._failure
         return self._results[0]

@@ -55,7 +55,7 @@ def consolidate(store: Store) -> bool:
 
     Commit point: the rename of the new index; the old packs are removed afterwards.
     """
-    if store.small_packs(_MEDIUM_BYTES) < _MANY:  # as far as the store knows: others may have added some
+    if store.count_small_packs(_MEDIUM_BYTES) < _MANY:  # as far as the store knows: others may have added some
         return False
     store.refresh()
     chosen = _to_merge(store.all_packs())

@@ -170,7 +170,7 @@ class Store:
             self.refresh()
         return [self._pack(name) for name in self._indexes]
 
-    def small_packs(self, limit_bytes: int) -> int:
+    def count_small_packs(self, limit_bytes: int) -> int:
         """How many packs there were at the last look that are smaller; those that nobody has measured count too."""
         return sum(index.pack_bytes < limit_bytes for index in self._indexes.values())
 
@@ -269,11 +269,9 @@ class Store:
                 yield writer
             finally:
                 writer.abort()
-                if writer.finished:
+                if writer.finished and writer.finished[1].small:  # a large one is mapped when it is next looked for
                     name, index = writer.finished
                     self._indexes[name] = self._memory.learn(name, index)
-                    if not index.small:
-                        self._large.append(name)
 
 
 def _damaged(oid: bytes, path: bytes, trouble: str) -> StoreDamaged:

@@ -84,6 +84,8 @@ def _capture(
 ) -> Capture:
     if record.engine == "none":
         return _capture_directory(home, store, writer, record, caps)
+    if not sealing.untouched(home, record):
+        sealing.check_not_paused(record)  # before layers are merged in vain
     shorter = _shortened(home, record) if seal else record
     with contextlib.nullcontext(record) if locked else sealing.exclusive(home, record) as current:
         # A command may have brought the container back since the turn was taken; nothing else changes without it.

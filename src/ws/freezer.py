@@ -30,8 +30,19 @@ PATIENCE_S = 0.5  # of one attempt; a process in an uninterruptible call may wel
 GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH)
 
 
+class FrozenAlready(Exception):
+    """The processes are frozen already: paused by hand, for reasons that ws does not know. Callers translate it."""
+
+
+# What this process has frozen, or is about to freeze. An interrupt may come before the thaw: the cleanup after it
+# (`sealing.put_right`) thaws what is in here, and nothing that was paused by hand.
+_stopped_here: set[Freezer] = set()
+
+
 class Freezer(Protocol):
     """What can be done to all processes of a container at once."""
+
+    def __hash__(self) -> int: ...
 
     def processes(self) -> list[int]: ...
     def stopped(self, *, deadline_s: float = DEADLINE_S) -> contextlib.AbstractContextManager[None]: ...
@@ -39,6 +50,7 @@ class Freezer(Protocol):
     def thaw(self) -> None: ...
     def frozen(self) -> bool: ...
     def freezing(self) -> bool: ...
+    def stopped_here(self) -> bool: ...
     def kill_others(self, keep: int) -> int: ...
 
 
@@ -64,17 +76,22 @@ class CgroupFreezer:
     def stopped(self, *, deadline_s: float = DEADLINE_S) -> Iterator[None]:
         """Nothing runs inside this block. Raises Busy, ContainerDied, KernelRefused; then everything runs.
 
-        The way back is open before anything is frozen: letting go needs no descriptor that may then be lacking.
+        Raises FrozenAlready before anything is changed. The control file is open before anything is frozen: the thaw
+        needs no descriptor that may then be lacking.
         """
         control = self._open_control()
         try:
-            self._hold(control, deadline_s)
-            yield
+            with held_here(self):
+                try:
+                    self._hold(control, deadline_s)
+                    yield
+                finally:
+                    self._let_go(control)
         finally:
-            try:
-                self._let_go(control)
-            finally:
-                os.close(control)
+            os.close(control)
+
+    def stopped_here(self) -> bool:
+        return is_held_here(self)
 
     def _open_control(self) -> int:
         try:
@@ -132,10 +149,9 @@ class CgroupFreezer:
 
     def thaw(self) -> None:
         """Let them run again; harmless when they already do, or are no more."""
-        try:
+        with contextlib.suppress(ContainerDied):
             self._write("0" if self.unified else "THAWED")
-        except ContainerDied:
-            return
+        forget_held(self)
 
     def frozen(self) -> bool:
         if not self.unified:
@@ -185,6 +201,36 @@ class CgroupFreezer:
         if error.errno in GONE:
             return ContainerDied("the container's cgroup is gone")
         return KernelRefused(f"{name}: {error.strerror}", errno=error.errno or 0)
+
+
+@contextlib.contextmanager
+def held_here(freezer: Freezer) -> Iterator[None]:
+    """Note that this process freezes, for as long as the block takes; kept when the block fails without a thaw.
+
+    Raises FrozenAlready.
+    """
+    if freezer.freezing():
+        raise FrozenAlready
+    _stopped_here.add(freezer)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(ContainerDied, KernelRefused):
+            if freezer.freezing():
+                raise
+        _stopped_here.discard(freezer)
+        raise
+    _stopped_here.discard(freezer)
+
+
+def is_held_here(freezer: Freezer) -> bool:
+    """Whether this process froze it and did not come to thaw it."""
+    return freezer in _stopped_here
+
+
+def forget_held(freezer: Freezer) -> None:
+    """It was thawed."""
+    _stopped_here.discard(freezer)
 
 
 def freezer_of(pid: int) -> Freezer:

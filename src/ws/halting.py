@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ws.errors import Busy, ContainerDied, KernelRefused
-from ws.freezer import DEADLINE_S, GONE, wait_until
+from ws.freezer import DEADLINE_S, GONE, forget_held, held_here, is_held_here, wait_until
 
 PATIENCE_S = 0.2  # a parent in vfork waits, unstoppable, for a child that is stopped: let both go on and try again
 _STILL = frozenset("TtZX")
@@ -63,12 +63,19 @@ class SignalFreezer:
 
     @contextlib.contextmanager
     def stopped(self, *, deadline_s: float = DEADLINE_S) -> Iterator[None]:
-        """Nothing runs inside this block. Raises Busy, ContainerDied, KernelRefused; then everything runs."""
-        stopped = self._stop(deadline_s)
-        try:
-            yield
-        finally:
-            self._continue(stopped)
+        """Nothing runs inside this block. Raises Busy, ContainerDied, KernelRefused; then everything runs.
+
+        Raises FrozenAlready before anything is changed.
+        """
+        with held_here(self):
+            stopped = self._stop(deadline_s)
+            try:
+                yield
+            finally:
+                self._continue(stopped)
+
+    def stopped_here(self) -> bool:
+        return is_held_here(self)
 
     def freeze(self, *, deadline_s: float = DEADLINE_S) -> None:
         """Stop every process and wait until all are. Raises Busy when one cannot be, and lets them go on."""
@@ -78,6 +85,7 @@ class SignalFreezer:
         """Let all of them go on; harmless when they do, or are no more."""
         with contextlib.suppress(ContainerDied):
             self._continue([pid for pid in self.processes() if "T" in _states(pid)])
+        forget_held(self)
 
     def frozen(self) -> bool:
         return all(_states(pid) <= _STILL for pid in self.processes())

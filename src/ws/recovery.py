@@ -36,7 +36,7 @@ from ws.layers import (
 from ws.layout import EngineName, Home, Intent, WorkspaceRecord, new_id, process_start
 from ws.records import name_of, read_record, read_records, write_record
 from ws.removing import remove_tree
-from ws.sealing import LOCK_TIMEOUT_S, put_right
+from ws.sealing import LOCK_TIMEOUT_S, is_frozen, put_right, thaw
 from ws.stacks import needed_layers
 
 if TYPE_CHECKING:
@@ -122,13 +122,31 @@ def _finish_or_undo(home: Home, engine_for: EngineFor, intent: Intent) -> str:
         discard(home, engine_for, intent.workspace_id, record)
         return f"finished the removal of {intent.workspace_id}"
     if intent.operation in ("snapshot", "restore") and record is not None:
-        put_right(home, record.id)
+        try:
+            put_right(home, record.id)
+        finally:
+            _thaw_unless_paused(engine_for, record)
         _sweep_store(home)
         return f"settled a {intent.operation} of {record.name} that was cut short"
     if intent.key and not (record and record.container and record.container.key == intent.key):
         _remove_container_by_key(home, engine_for, intent)
         return f"removed a container begun for {intent.workspace_id}"
     return f"{intent.workspace_id} is as it should be"
+
+
+def _thaw_unless_paused(engine_for: EngineFor, record: WorkspaceRecord) -> None:
+    """Thaw what the dead operation froze; a container that its engine calls paused was paused by hand, and stays so.
+
+    The engines record their own pause and do not see a freeze of ours. One that does not answer is not waited for: a
+    workspace that stays frozen is worse than one that runs although it was paused.
+    """
+    if record.container is None or not is_frozen(record):
+        return
+    with contextlib.suppress(WorkspaceError):
+        state = engine_for(record.engine, record.options.runtime).find(record.container.id)
+        if state is not None and state.paused:
+            return
+    thaw(record, only_ours=False)
 
 
 def _sweep_store(home: Home) -> None:

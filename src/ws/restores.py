@@ -28,6 +28,7 @@ from ws import bases, containers, durable, layers, overlay, sealing
 from ws.containers import EngineFor
 from ws.engine.base import WORKSPACE
 from ws.errors import ContainerDied, RestoreFailed, SnapshotNotFound, StoreDamaged, WorkspaceError
+from ws.freezer import FrozenAlready
 from ws.history import Target, find_number, find_target, no_cycles, turn
 from ws.layout import History, Home, Mark, Unsettled, WorkspaceRecord, new_id
 from ws.records import read_record
@@ -146,6 +147,7 @@ def _restore(
     *,
     unhashed: int = 0,
 ) -> Restored:
+    sealing.check_not_paused(record)
     upper = new_id()
     containers.create_upper(home, replace(record, base=stack.base, layers=stack.layers), upper)
     try:
@@ -266,7 +268,10 @@ def _emptied(home: Home, record: WorkspaceRecord, engine_for: EngineFor) -> Iter
         if freezer.processes() != [container.pid]:
             still.close()
             with contextlib.suppress(ContainerDied):
-                ended = freezer.kill_others(keep=container.pid)
+                try:
+                    ended = freezer.kill_others(keep=container.pid)
+                except FrozenAlready:  # paused by hand since the first look
+                    raise containers.paused(record) from None
             still.enter_context(sealing.stilled(record))
         if not containers.may_cover(container):
             still.close()

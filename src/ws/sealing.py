@@ -23,7 +23,7 @@ from dataclasses import replace
 from ws import containers, durable, layers, overlay
 from ws.engine import WORKSPACE
 from ws.errors import ContainerDied, WorkspaceError, WorkspaceNotFound
-from ws.freezer import Freezer, freezer_of
+from ws.freezer import Freezer, FrozenAlready, freezer_of
 from ws.layout import Home, WorkspaceRecord, new_id
 from ws.records import read_record, write_record
 from ws.stacks import needed_layers
@@ -57,17 +57,23 @@ def stilled(record: WorkspaceRecord) -> Iterator[Freezer | None]:
     if record.engine == "none" or container is None or not container.alive():
         yield None
         return
+    frozen = contextlib.ExitStack()
     try:
         freezer = freezer_of(container.pid)
-        if freezer.freezing():  # by somebody else: what a crash of ours left was thawed when its intent was settled
-            raise containers.paused(record)
-        frozen = contextlib.ExitStack()
         frozen.enter_context(freezer.stopped())
     except ContainerDied:
         yield None
         return
+    except FrozenAlready:
+        raise containers.paused(record) from None
     with frozen:
         yield freezer
+
+
+def check_not_paused(record: WorkspaceRecord) -> None:
+    """Raises Busy when the container was paused by hand: what a crash of ws left was thawed with its intent."""
+    if is_frozen(record):
+        raise containers.paused(record)
 
 
 def looks_idle(record: WorkspaceRecord) -> bool:
@@ -128,8 +134,9 @@ def exclusive(home: Home, known: WorkspaceRecord, *, timeout_s: float = LOCK_TIM
 def put_right(home: Home, workspace_id: str) -> None:
     """Put right what an operation left that failed or died: what the record on disk says holds, and nothing else.
 
-    The overlay of the record goes on if it is off, frozen processes run again, layers that neither the record nor a
-    stack names are released, temporary files go. The caller has the workspace's intent. Idempotent.
+    The overlay of the record goes on if it is off, processes that this process froze run again, layers that neither
+    the record nor a stack names are released, temporary files go. The caller has the workspace's intent. Idempotent.
+    A container that was paused by hand stays paused.
     """
     record = read_record(home, workspace_id)
     if record is None or record.state != "ready":
@@ -137,7 +144,7 @@ def put_right(home: Home, workspace_id: str) -> None:
     try:
         _attach_again(home, record)
     finally:
-        thaw_if_frozen(record)
+        thaw(record, only_ours=True)
     layers.release_layers(home, layers.layers_of(home, record.id) - needed_layers(home, record), record.id)
     layers.remove_unused_layers(home)  # of which the name of the last user is gone already
     forget_old_scans(home, record)
@@ -163,16 +170,30 @@ def forget_old_scans(home: Home, record: WorkspaceRecord) -> None:
             os.unlink(os.path.join(home.workspace(record.id), name))
 
 
-def thaw_if_frozen(record: WorkspaceRecord) -> bool:
-    """Let the processes of a workspace run again that a dead snapshot left frozen."""
-    container = record.container
-    if record.engine == "none" or container is None or not container.alive():
-        return False
+def is_frozen(record: WorkspaceRecord) -> bool:
+    """Whether the processes of a workspace are frozen, or being frozen, by ws or by an engine's pause."""
+    freezer = _freezer(record)
     try:
-        freezer = freezer_of(container.pid)
-        if not freezer.freezing():
-            return False
+        return freezer is not None and freezer.freezing()
     except ContainerDied:
         return False
-    freezer.thaw()
-    return True
+
+
+def thaw(record: WorkspaceRecord, *, only_ours: bool) -> None:
+    """Thaw the processes of a workspace; with `only_ours`, only when this process froze them and did not thaw them.
+
+    Otherwise the caller knows that a process of ws froze them, and not the user by an engine's pause.
+    """
+    freezer = _freezer(record)
+    if freezer is not None and (freezer.stopped_here() or not only_ours):
+        freezer.thaw()
+
+
+def _freezer(record: WorkspaceRecord) -> Freezer | None:
+    container = record.container
+    if record.engine == "none" or container is None or not container.alive():
+        return None
+    try:
+        return freezer_of(container.pid)
+    except ContainerDied:
+        return None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ws.errors import Busy, ContainerDied, KernelRefused
-from ws.freezer import freezer_of
+from ws.freezer import FrozenAlready, freezer_of, held_here
 from ws.halting import SignalFreezer
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace takes root")
@@ -113,6 +113,37 @@ def test_what_a_crash_left_stopped_is_found_and_goes_on(tmp_path: Path) -> None:
         assert later.freezing()
         later.thaw()
         assert not later.freezing()
+        assert grows(file)
+
+
+def test_a_container_that_was_stopped_by_hand_stays_stopped(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    with namespace_of(f"while :; do (echo x >> {file}); done") as freezer:
+        appears(file)
+        os.kill(freezer.pid, signal.SIGSTOP)
+        while not freezer.freezing():
+            time.sleep(0.001)
+        with pytest.raises(FrozenAlready), freezer.stopped():
+            pass
+        with pytest.raises(FrozenAlready):
+            freezer.kill_others(keep=freezer.pid)
+        assert freezer.freezing()
+        assert not freezer.stopped_here()
+        assert len(freezer.processes()) > 1
+
+
+def test_what_was_not_thawed_after_an_interrupt_is_known(tmp_path: Path) -> None:
+    """An interrupt may come between the block and the thaw: the cleanup after it must know that ws froze it."""
+    file = tmp_path / "lines"
+    with namespace_of(f"while :; do (echo x >> {file}); done") as freezer:
+        appears(file)
+        holding = held_here(freezer)
+        holding.__enter__()
+        freezer.freeze()
+        assert not holding.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        assert freezer.stopped_here()
+        freezer.thaw()
+        assert not freezer.stopped_here()
         assert grows(file)
 
 

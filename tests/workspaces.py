@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ws.fs.protocol import Filesystem, Limits
+from ws.idmaps import container_ids
 from ws.layout import EngineName
 from ws.manager import Manager
+from ws.subordinate_ids import FIRST
 from ws.workspace import Workspace
 
 EMPTY = "chmod -R u+rwX . 2>/dev/null; find . -mindepth 1 -delete"
@@ -54,6 +56,17 @@ def shared_workspaces(home: str, engine: EngineName) -> Iterator[SharedWorkspace
             yield shared
         finally:
             shared.close()
+
+
+def ids_inside(box: Workspace) -> tuple[int, int]:
+    """The workspace's user as its own processes see it: docker maps no ids, and shows those of the host."""
+    record = box.record()
+    assert record.container is not None
+    there = container_ids(record.container.pid, record.ids)
+    if record.engine != "docker":
+        return there.uid, there.gid
+    assert there.host_uid - there.uid == there.host_gid - there.gid >= FIRST
+    return there.host_uid, there.host_gid
 
 
 def paths_inside(pid: int) -> Callable[[str], Path]:

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from ws import layers, overlay
+from ws import id_slots, idmaps, layers, overlay
 from ws.engine import RUN, RUNTIME, WORKSPACE
 from ws.errors import Busy, ContainerDied, EngineError, WorkspaceError
 from ws.layout import (
@@ -64,33 +64,38 @@ def below_upper(home: Home, record: WorkspaceRecord) -> str:
     return os.path.join(home.layer(record.layers[0]) if record.layers else home.base(record.base), "data")
 
 
-def mount_plan(home: Home, record: WorkspaceRecord) -> overlay.MountPlan:
+def mount_plan(home: Home, record: WorkspaceRecord, idmap: int | None = None) -> overlay.MountPlan:
     """The overlay of a workspace: its layers from the newest down, then the base, and its upper."""
     sealed = (os.path.join(home.layer(layer), "data") for layer in record.layers)
     return overlay.MountPlan(
         lowers=(*sealed, os.path.join(home.base(record.base), "data")),
         upper=home.layer(record.upper),
         userxattr=overlay.in_user_namespace(),
+        idmap=idmap,
     )
 
 
-def build_overlay(home: Home, record: WorkspaceRecord) -> tuple[int, int]:
-    """The workspace's overlay, attached nowhere: its descriptor, which is the caller's to close, and its device."""
-    mount = mount_plan(home, record).execute()
+def build_overlay(home: Home, record: WorkspaceRecord, container: ContainerRecord) -> tuple[int, int]:
+    """The workspace's overlay for its container, attached nowhere: its descriptor, which the caller closes, its device.
+
+    Raises ContainerDied, KernelRefused.
+    """
+    with idmaps.opened(home, container.key, container.pid, record.ids) as idmap:
+        mount = mount_plan(home, record, idmap).execute()
     return mount, os.fstat(mount).st_dev
 
 
-def attach_overlay(home: Home, record: WorkspaceRecord, pid: int) -> int:
-    """Give the container of process `pid` its workspace, in place of what it may have there; the overlay's device.
+def attach_overlay(home: Home, record: WorkspaceRecord, container: ContainerRecord) -> int:
+    """Give a container its workspace, in place of what it may have there; the overlay's device.
 
     Raises Busy when a process works in what is there.
     """
     if record.engine == "none":
         return 0
-    _uncover(record, pid)
-    mount, device = build_overlay(home, record)
+    _uncover(record, container.pid)
+    mount, device = build_overlay(home, record, container)
     try:
-        overlay.attach(mount, pid, WORKSPACE)
+        overlay.attach(mount, container.pid, WORKSPACE)
     finally:
         os.close(mount)
     return device
@@ -127,7 +132,8 @@ def launch(
     from ws.remote.runtime import ensure_runtime, shim_command
 
     runtime = ensure_runtime(home)
-    run_dir = create_run_dir(home, ids, key)
+    inner, idmap = _own_ids(home, engine, key, ids)
+    run_dir = create_run_dir(home, inner, key)
     inside = engine.name != "none"
     command = shim_command(
         RUNTIME if inside else runtime.path,
@@ -141,7 +147,7 @@ def launch(
                 key=key,
                 home=home.root,
                 workspace_id=owner,
-                ids=ids,
+                ids=inner,
                 options=options,
                 command=command,
                 runtime_dir=runtime.path,
@@ -150,10 +156,30 @@ def launch(
         )
         state = engine.start(container_id)
         wait_ready(home, key, state.pid)
+        if idmap is not None:
+            id_slots.keep_slot(inner.host_uid - inner.uid, run_dir, state.pid)
+            idmaps.keep(home, key, state.pid, idmap)
         return state
     except BaseException:
         abandon(home, engine, container_id, key)
         raise
+    finally:
+        if idmap is not None:
+            os.close(idmap)
+
+
+def _own_ids(home: Home, engine: Engine, key: str, ids: Ids) -> tuple[Ids, int | None]:
+    """Host ids for a new container that no other has, and the map from those on disk; without a map, those on disk.
+
+    A slot that is taken here and not used is free again as soon as this process ends.
+    """
+    if engine.name == "none" or os.geteuid() != 0 or overlay.in_user_namespace():
+        return ids, None
+    on_disk = ids.host_uid - ids.uid, ids.host_gid - ids.gid
+    first = id_slots.take_slot(home.run(key), avoid=on_disk)
+    inner = Ids(ids.uid, ids.gid, first + ids.uid, first + ids.gid)
+    idmap = idmaps.create(home, ids, inner)
+    return (ids, None) if idmap is None else (inner, idmap)
 
 
 def abandon(home: Home, engine: Engine, container_id: str, key: str) -> None:
@@ -190,16 +216,20 @@ def occupy(home: Home, record: WorkspaceRecord, key: str, state: ContainerState)
     Raises Busy when a process works in an overlay that is there.
     """
     device = 0
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as held:
         mounts = []
-        kept = _give_kept(home, record, key, state.pid)
+        idmap = None
+        if record.engine != "none":
+            idmap = held.enter_context(idmaps.opened(home, key, state.pid, record.ids))
+        kept = _give_kept(home, record, key, state.pid, idmap)
         if kept is not None:
-            opened.callback(os.close, kept)
+            held.callback(os.close, kept)
             mounts.append((kept, f"{RUN}/kept"))
         if record.engine != "none":
             _uncover(record, state.pid)
-            mount, device = build_overlay(home, record)
-            opened.callback(os.close, mount)
+            mount = mount_plan(home, record, idmap).execute()
+            held.callback(os.close, mount)
+            device = os.fstat(mount).st_dev
             mounts.append((mount, WORKSPACE))
             overlay.attach_all(mounts, state.pid)
     started = process_start(state.pid)
@@ -208,7 +238,7 @@ def occupy(home: Home, record: WorkspaceRecord, key: str, state: ContainerState)
     return ContainerRecord(key=key, id=state.id, pid=state.pid, started=started, boot=boot_id(), device=device)
 
 
-def _give_kept(home: Home, record: WorkspaceRecord, key: str, pid: int) -> int | None:
+def _give_kept(home: Home, record: WorkspaceRecord, key: str, pid: int, idmap: int | None) -> int | None:
     """The workspace's backups and trash, to be put beside the shim's socket, where its tools look; None when they are.
 
     They are the workspace's, not the container's: whichever container it has finds the same, and they go with it.
@@ -230,7 +260,7 @@ def _give_kept(home: Home, record: WorkspaceRecord, key: str, pid: int) -> int |
         given = os.path.samestat(os.lstat(f"/proc/{pid}/root{RUN}/kept"), os.stat(kept))
     except FileNotFoundError:
         given = False  # its process is gone, which whoever mounts it says
-    return None if given else overlay.clone(kept)
+    return None if given else overlay.clone(kept, idmap)
 
 
 def may_cover(container: ContainerRecord) -> bool:
@@ -286,7 +316,7 @@ def resume(home: Home, engine: Engine, record: WorkspaceRecord) -> ContainerReco
         if state is not None and state.running:
             state = engine.settle(known.id)
         elif state is not None:
-            state = engine.start(known.id) if record.options.read_write_root else None
+            state = _start_again(home, engine, record, state) if record.options.read_write_root else None
     except EngineError:
         if record.options.read_write_root:
             raise
@@ -296,6 +326,21 @@ def resume(home: Home, engine: Engine, record: WorkspaceRecord) -> ContainerReco
         return None
     wait_ready(home, known.key, state.pid)
     return replace(occupy(home, record, known.key, state), warm=known.warm)
+
+
+def _start_again(home: Home, engine: Engine, record: WorkspaceRecord, state: ContainerState) -> ContainerState:
+    """Start a container that was stopped, under the host ids that it was made with. Raises Busy."""
+    run_dir = home.run(state.key)
+    if state.first_id in (0, record.ids.host_uid - record.ids.uid):
+        return engine.start(state.id)
+    if not id_slots.keep_slot(state.first_id, run_dir, os.getpid()):  # given away after a reboot
+        raise Busy(
+            f"another container has the host ids of the container of {record.name}",
+            hint="stop the other workspaces of this machine, or `ws export` this one and create it anew",
+        )
+    started = engine.start(state.id)
+    id_slots.keep_slot(state.first_id, run_dir, started.pid)
+    return started
 
 
 def paused(record: WorkspaceRecord) -> Busy:

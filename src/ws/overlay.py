@@ -50,11 +50,13 @@ _SYS_MOUNT_SETATTR = 442
 _FSOPEN_CLOEXEC = 1
 _FSMOUNT_CLOEXEC = 1
 _FSCONFIG_SET_FLAG = 0
-_FSCONFIG_SET_STRING = 1
-_FSCONFIG_CMD_CREATE = 6
+FSCONFIG_SET_STRING = 1
+FSCONFIG_CMD_CREATE = 6
+MOUNT_ATTR_RDONLY = 1
 _MOUNT_ATTR_NOSUID = 2
 _MOUNT_ATTR_NODEV = 4
 _MOUNT_ATTR_NOEXEC = 8
+_MOUNT_ATTR_IDMAP = 0x100000
 _OPEN_TREE_CLONE = 1
 _AT_EMPTY_PATH = 0x1000
 _MOVE_MOUNT_F_EMPTY_PATH = 4
@@ -113,9 +115,14 @@ def open_tree(directory: str) -> int:
     return _syscall("open_tree", _SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(directory), flags)
 
 
-def mount_setattr(mount: int, attributes: int) -> None:
-    """Attributes of a detached mount that nothing can take from it once it is in a container."""
-    what = struct.pack("=QQQQ", attributes, 0, 0, 0)  # set, clear, propagation, user namespace
+def mount_setattr(mount: int, attributes: int, idmap: int | None = None) -> None:
+    """Attributes of a detached mount that nothing can take from it once it is in a container.
+
+    `idmap` is the descriptor of a user namespace: ids on disk that it has inside are shown as those outside.
+    """
+    if idmap is not None:
+        attributes |= _MOUNT_ATTR_IDMAP
+    what = struct.pack("=QQQQ", attributes, 0, 0, idmap or 0)  # set, clear, propagation, user namespace
     _syscall("mount_setattr", _SYS_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, what, len(what))
 
 
@@ -166,12 +173,15 @@ def shown_xattrs(directory: int | str) -> dict[str, bytes]:
 class MountPlan:
     """An overlay to be: lowers from the top down, and the upper that takes the changes, if any are to be made.
 
-    `upper` holds the directories `data` and `work`; each lower is a directory named in full.
+    `upper` holds the directories `data` and `work`; each lower is a directory named in full. With `idmap`, the
+    descriptor of a user namespace, the overlay is made over id-mapped clones of the directories: their files belong to
+    other ids in the container than on disk (`idmaps`). The kernel refuses an id-mapped mount of a finished overlay.
     """
 
     lowers: tuple[str, ...]
     upper: str | None
     userxattr: bool = False  # the whiteout namespace of a mount made in a user namespace
+    idmap: int | None = None
 
     def describe(self) -> list[str]:
         """The plan in the words of mount(8), for people."""
@@ -198,20 +208,34 @@ class MountPlan:
                 hint="run `ws gc` to merge layers",
             )
         with contextlib.ExitStack() as held:
-            lowers = [held.enter_context(_pinned(lower)) for lower in self.lowers]
+            lowers = [held.enter_context(self._open(lower)) for lower in self.lowers]
             context = fsopen("overlay")
             held.callback(os.close, context)
             _set_lowers(context, lowers)
             if self.upper is not None:
+                upper = held.enter_context(self._open(self.upper))  # once: both must be of one mount
                 for option, part in (("upperdir", "data"), ("workdir", "work")):
-                    pinned = held.enter_context(_pinned(os.path.join(self.upper, part)))
-                    fsconfig(context, _FSCONFIG_SET_STRING, option, pinned)
+                    pinned = held.enter_context(_pinned(f"{upper}/{part}"))
+                    fsconfig(context, FSCONFIG_SET_STRING, option, pinned)
             for key, value in self._options():
-                fsconfig(context, _FSCONFIG_SET_STRING, key, value)
+                fsconfig(context, FSCONFIG_SET_STRING, key, value)
             if self.userxattr:
                 fsconfig(context, _FSCONFIG_SET_FLAG, "userxattr")
-            fsconfig(context, _FSCONFIG_CMD_CREATE)
+            fsconfig(context, FSCONFIG_CMD_CREATE)
             return fsmount(context)
+
+    @contextlib.contextmanager
+    def _open(self, path: str) -> Iterator[str]:
+        with _pinned(path) as pinned:
+            if self.idmap is None:
+                yield pinned
+                return
+            mount = open_tree(pinned)
+            try:
+                mount_setattr(mount, 0, self.idmap)
+                yield f"/proc/self/fd/{mount}"
+            finally:
+                os.close(mount)
 
 
 @contextlib.contextmanager
@@ -230,12 +254,12 @@ def _pinned(path: str) -> Iterator[str]:
 def _set_lowers(context: int, lowers: list[str]) -> None:
     try:
         for lower in lowers:
-            fsconfig(context, _FSCONFIG_SET_STRING, "lowerdir+", lower)
+            fsconfig(context, FSCONFIG_SET_STRING, "lowerdir+", lower)
     except KernelRefused as error:
         if error.errno != errno.EINVAL or lower != lowers[0]:
             raise
         # Before Linux 6.8 there is one string for all; descriptors need no escaping and keep it short.
-        fsconfig(context, _FSCONFIG_SET_STRING, "lowerdir", ":".join(lowers))
+        fsconfig(context, FSCONFIG_SET_STRING, "lowerdir", ":".join(lowers))
 
 
 def attach(mount: int, pid: int, target: str) -> None:
@@ -256,12 +280,12 @@ def attach_all(mounts: Sequence[tuple[int, str]], pid: int) -> None:
     in_mount_namespace(pid, move)
 
 
-def clone(directory: str) -> int:
+def clone(directory: str, idmap: int | None = None) -> int:
     """A detached mount of a directory of the host, for files to be kept and nothing to be run; the caller closes it."""
     with _pinned(directory) as pinned:
         mount = open_tree(pinned)
     try:
-        mount_setattr(mount, _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV | _MOUNT_ATTR_NOEXEC)
+        mount_setattr(mount, _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV | _MOUNT_ATTR_NOEXEC, idmap)
     except BaseException:
         os.close(mount)
         raise

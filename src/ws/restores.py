@@ -298,7 +298,7 @@ def _switch(home: Home, record: WorkspaceRecord, switched: WorkspaceRecord, pid:
     mount = -1
     try:
         if record.container and pid:
-            mount, device = containers.build_overlay(home, switched)
+            mount, device = containers.build_overlay(home, switched, record.container)
             switched = replace(switched, container=containers.covering(record.container, device))
         path = home.record(record.id)
         staged = durable.stage_file(path, switched.to_bytes())

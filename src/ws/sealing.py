@@ -106,7 +106,7 @@ def seal(home: Home, record: WorkspaceRecord, below: WorkspaceRecord) -> Workspa
     try:
         containers.create_upper(home, sealed, upper)
         if container:
-            mount, device = containers.build_overlay(home, sealed)
+            mount, device = containers.build_overlay(home, sealed, container)
             sealed = replace(sealed, container=containers.covering(container, device))
         write_record(home, sealed)
         if container:
@@ -159,7 +159,7 @@ def _attach_again(home: Home, record: WorkspaceRecord) -> None:
     container = record.container
     if container is not None and container.alive() and not containers.ready(record):
         with contextlib.suppress(ContainerDied):
-            device = containers.attach_overlay(home, record, container.pid)
+            device = containers.attach_overlay(home, record, container)
             write_record(home, replace(record, container=replace(container, device=device, covered=0)))
 
 

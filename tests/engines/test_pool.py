@@ -15,6 +15,7 @@ import pytest
 
 from cli_stage import Stage, warm_home
 from engine_images import ensure_busybox
+from workspaces import ids_inside
 from ws import pool
 from ws.engine.base import Engine
 from ws.engine.choose import open_engine
@@ -67,7 +68,8 @@ def test_a_workspace_in_a_warm_container_lacks_nothing_and_the_next_one_is_made_
         assert box.info().container == waiting.id
         assert ready(manager) == 0
         shown = box.exec(["sh", "-c", "cat file; echo $COLOUR; id -u; pwd; stat -c %u file"]).stdout
-        assert shown == "from the host\nblue\n1000\n/workspace\n1000\n"
+        uid, _ = ids_inside(box)
+        assert shown == f"from the host\nblue\n{uid}\n/workspace\n{uid}\n"
         kept = box.snapshot("good")
         box.exec(["sh", "-c", "rm file; echo damage > other"])
         box.restore(kept)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from shim_process import wait_until
-from workspaces import SharedWorkspaces, paths_inside
+from workspaces import SharedWorkspaces, ids_inside, paths_inside
 from ws.engine.base import Engine
 from ws.errors import CommandTimeoutError, FsViolationError, SessionNotFound, TextNotFoundError
 from ws.layout import EngineName
@@ -68,7 +68,7 @@ def runs(box: Workspace, what: str) -> bool:
 class TestCommands:
     def test_they_have_the_variables_of_the_workspace_and_its_user(self, own_box: Workspace) -> None:
         said = own_box.tools.call("shell", command="echo $GREETING $HOME $(id -u)").output
-        assert said == f"hello /home/agent {own_box.record().ids.uid}"
+        assert said == f"hello /home/agent {ids_inside(own_box)[0]}"
 
     def test_one_that_runs_does_not_keep_a_snapshot_waiting(self, own_box: Workspace) -> None:
         done: list[float] = []

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from workspaces import ids_inside
 from ws import containers
 from ws.errors import (
     CommandNotStarted,
@@ -105,12 +106,15 @@ def test_the_project_is_there_as_it_is_and_the_host_stays_untouched(manager: Man
 
 def test_everything_belongs_to_the_workspaces_user(manager: Manager, project: Path) -> None:
     with manager.create(project, remove_on_exit=True) as box:
+        uid, gid = ids_inside(box)
         assert shell(box, "id -u; stat -c %u:%g . src/main.py .git; pwd") == (
-            "1000\n1000:1000\n1000:1000\n1000:1000\n/workspace\n"
+            f"{uid}\n{uid}:{gid}\n{uid}:{gid}\n{uid}:{gid}\n/workspace\n"
         )
     with manager.create(project, user="1234:5678", remove_on_exit=True) as box:
+        uid, gid = ids_inside(box)
+        assert gid - uid == 5678 - 1234
         assert shell(box, "id -u; id -g; stat -c %u:%g src; touch mine; stat -c %u:%g mine") == (
-            "1234\n5678\n1234:5678\n1234:5678\n"
+            f"{uid}\n{gid}\n{uid}:{gid}\n{uid}:{gid}\n"
         )
 
 
@@ -153,7 +157,7 @@ def test_the_container_sees_the_workspace_and_nothing_else_of_ours(manager: Mana
         mounts = shell(box, "cat /proc/self/mountinfo")
         (overlay,) = [line for line in mounts.splitlines() if " - overlay " in line and " /workspace " in line]
         assert manager.home.root not in overlay
-        assert shell(box, "ls -A /.ws; ls /.ws/run") == "run\nruntime\nkept\nshim.sock\n"
+        assert shell(box, "ls -A /.ws; ls /.ws/run") == "run\nruntime\nidmap\nkept\nshim.sock\n"
         assert box.exec(["sh", "-c", "touch /.ws/runtime/x || touch /etc/x || touch /x"]).exit_code != 0
         shell(box, "touch /tmp/x ~/x && test ~ = /home/agent")
 

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2] / "src" / "ws"
 RANKS = [
     {"errors"},
     {"spec"},
-    {"aside", "durable", "layout", "records", "removing", "stacks", "together"},
-    {"engine", "freezer", "halting", "layers", "overlay", "store", "vitals"},
+    {"aside", "durable", "id_slots", "layout", "records", "removing", "stacks", "subordinate_ids", "together"},
+    {"engine", "freezer", "halting", "idmaps", "layers", "overlay", "store", "userns", "vitals"},
     {"remote", "toolbox", "bases"},
     {
         "applying",

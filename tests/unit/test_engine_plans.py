@@ -85,7 +85,7 @@ def test_both_engines_are_told_the_same(spec: ContainerSpec) -> None:
     docker = docker_spec.plan_create(spec, plan, volumes=["/data"], runtime=None)
     host = docker["HostConfig"]
     assert podman["entrypoint"] + podman["command"] == docker["Entrypoint"] + docker["Cmd"] == list(spec.command)
-    assert podman["user"] == docker["User"] == "1000:1000"
+    assert (podman["user"], docker["User"]) == ("1000:1000", "201000:201000"), "docker maps no ids"
     assert podman["work_dir"] == docker["WorkingDir"] == "/"
     assert podman["labels"] == docker["Labels"]
     assert podman["resource_limits"]["memory"]["limit"] == host["Memory"] == host["MemorySwap"] == 64 << 20

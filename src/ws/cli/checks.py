@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ws import overlay
+from ws.cli.id_checks import check_host_ids
 from ws.cli.text import size
 from ws.engine import keyrings
 from ws.engine.base import Engine
@@ -150,6 +151,8 @@ def _kernel(home: Home | None) -> Iterator[Check]:
     ) as d:
         yield _lowers(d)
         yield _mount(d)
+    verdict, detail, hint = check_host_ids(home)
+    yield Check("kernel", "host ids", verdict, detail, hint)
 
 
 def _ordinary_user() -> Check:

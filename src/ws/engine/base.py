@@ -20,6 +20,7 @@ from ws.layout import EngineName, Ids, Options
 LABEL_HOME = "ws.home"  # which WS_HOME owns the container: orphans are found by it
 LABEL_WORKSPACE = "ws.workspace"  # the workspace's id, or "" in the pool
 LABEL_KEY = "ws.key"  # of the run directory
+LABEL_IDS = "ws.ids"  # the host id that id 0 of the container stands for; 0 when ids are not shifted
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class ContainerSpec:
     key: str  # names the container (`ws-KEY`) and its run directory
     home: str  # the WS_HOME that owns it
     workspace_id: str  # "" for one in the pool
-    ids: Ids
+    ids: Ids  # with the host ids that this container has: they may differ from those of its files on disk
     options: Options
     command: tuple[str, ...]  # the shim, by absolute path inside the container
     runtime_dir: str  # on the host, mounted read-only at RUNTIME
@@ -66,6 +67,7 @@ class ContainerState:
     pid: int  # of its first process on the host; 0 when it does not run, or when docker's `list` does not say
     exit_code: int | None  # None while it runs, and until the engine has noticed that it does not
     home: str = ""  # the WS_HOME that owns it
+    first_id: int = 0  # the host id of the container's id 0; 0 when it has none of its own
     oom_killed: bool = False  # as far as the engine noticed; `ws.vitals` knows while it runs
 
 

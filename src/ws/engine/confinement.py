@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ws.engine.base import (
     HOME,
     LABEL_HOME,
+    LABEL_IDS,
     LABEL_KEY,
     LABEL_WORKSPACE,
     RUN,
@@ -111,7 +113,12 @@ def plan_container(spec: ContainerSpec, *, hard_limits: dict[str, int]) -> Conta
         hostname=spec.workspace_id or spec.key,
         user=f"{spec.ids.uid}:{spec.ids.gid}",
         env={"HOME": HOME, "LANG": "C.UTF-8", **options.env},
-        labels={LABEL_HOME: spec.home, LABEL_WORKSPACE: spec.workspace_id, LABEL_KEY: spec.key},
+        labels={
+            LABEL_HOME: spec.home,
+            LABEL_WORKSPACE: spec.workspace_id,
+            LABEL_KEY: spec.key,
+            LABEL_IDS: str(spec.ids.host_uid - spec.ids.uid),
+        },
         # Pages of a tmpfs count against the container's memory; the sizes only keep one from eating it all.
         tmpfs=(
             Tmpfs("/tmp", half, 0o1777),
@@ -132,6 +139,12 @@ def plan_container(spec: ContainerSpec, *, hard_limits: dict[str, int]) -> Conta
         ),
         cpu_quota_us=max(1_000, int(options.cpus * CPU_PERIOD_US)),
     )
+
+
+def first_id(labels: Mapping[str, str]) -> int:
+    """The host id of a container's id 0, by its labels; 0 when they do not say."""
+    said = labels.get(LABEL_IDS, "")
+    return int(said) if said.isdigit() else 0
 
 
 def read_hard_limits(pid: int | None = None) -> dict[str, int]:

@@ -30,14 +30,15 @@ from ws.engine.base import (
     OnOutput,
     Progress,
 )
-from ws.engine.confinement import plan_container, read_hard_limits
+from ws.engine.confinement import first_id, plan_container, read_hard_limits
 from ws.engine.docker_connection import IMAGE_S, PING_S, QUICK_S, SLOW_S, DockerConnection, socket_path, translated
 from ws.engine.docker_spec import plan_create
 from ws.engine.endpoints import find_listener
 from ws.engine.execution import ExecState, run_exec
 from ws.engine.imaging import follow_build, pack_context, read_changes, read_counted, stamp_of
 from ws.engine.inside import settle_directories
-from ws.engine.network import block_metadata
+from ws.engine.network import confine_network
+from ws.engine.passwd import name_users
 from ws.engine.users import resolve_user
 from ws.errors import (
     ContainerDied,
@@ -48,6 +49,7 @@ from ws.errors import (
     InvalidRequest,
 )
 from ws.layout import EngineName, Ids, process_start
+from ws.subordinate_ids import SLOT_IDS
 
 
 class DockerEngine:
@@ -170,6 +172,14 @@ class DockerEngine:
             raise InvalidRequest(f"{uid}:{gid} is not a user and a group")
         return Ids(uid, gid, uid, gid)
 
+    def _shifted(self, number: int, first: int) -> int:
+        """The host id for an id of the image, in a container whose ids begin at `first`. Raises InvalidRequest."""
+        inner = number - first if number >= first else number  # the container's own passwd names host ids
+        self.host_ids(inner, inner)
+        if first and inner >= SLOT_IDS:
+            raise InvalidRequest(f"user {inner} is outside 1..{SLOT_IDS - 1}", hint="choose a smaller id")
+        return first + inner
+
     def create(self, spec: ContainerSpec) -> str:
         self.host_ids(spec.ids.uid, spec.ids.gid)
         image = self._inspect_image(spec.options.image)
@@ -199,8 +209,10 @@ class DockerEngine:
             raise ContainerDied(f"container {container_id[:12]} {how}", hint="its command may not run there")
         uid, _, gid = found["Config"]["User"].partition(":")
         settle_directories(state.pid, int(uid), int(gid))
+        if state.first_id:
+            name_users(state.pid, state.first_id, int(uid), int(gid))
         if found["HostConfig"]["NetworkMode"] != "none":
-            block_metadata(state.pid)
+            confine_network(state.pid)
         return state
 
     def find(self, container_id: str) -> ContainerState | None:
@@ -248,8 +260,7 @@ class DockerEngine:
         state = self.find(container_id)
         if state is None or not state.running:
             raise ContainerDied(f"container {container_id[:12]} does not run")
-        uid, gid = resolve_user(state.pid, user)
-        self.host_ids(uid, gid)
+        uid, gid = (self._shifted(each, state.first_id) for each in resolve_user(state.pid, user))
         made = self._docker.ask(
             QUICK_S,
             "exec_create",
@@ -312,6 +323,7 @@ def _state_of(found: Mapping[str, Any]) -> ContainerState:
         pid=state["Pid"] if running else 0,
         exit_code=state["ExitCode"] if state["Status"] in ("exited", "dead", "removing") else None,
         home=labels.get(LABEL_HOME, ""),
+        first_id=first_id(labels),
         oom_killed=bool(state["OOMKilled"]),
     )
 

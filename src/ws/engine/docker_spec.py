@@ -1,7 +1,8 @@
 """A container in docker's words: the body of its create request.
 
-docker has no namespace of its own for a container's users: the user must not be root. Its bind mounts take no
-nosuid, nodev or noexec; no-new-privileges and the device cgroup stand in for the first two.
+docker has no namespace of its own for a container's users: the user must not be root, and has in the container the id
+that it has on the host. Its bind mounts take no nosuid, nodev or noexec; no-new-privileges and the device cgroup stand
+in for the first two.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def plan_create(
         "Entrypoint": [spec.command[0]],
         "Cmd": list(spec.command[1:]),
         "WorkingDir": "/",
-        "User": plan.user,
+        "User": f"{spec.ids.host_uid}:{spec.ids.host_gid}",
         # A bare name takes the image's variable away.
         "Env": [f"{name}={value}" for name, value in plan.env.items()]
         + [name for name in UNSET if name not in plan.env],
@@ -85,5 +86,5 @@ def _options(tmpfs: Tmpfs, spec: ContainerSpec) -> str:
     words = ["rw", "nosuid", "nodev", "exec" if tmpfs.executable else "noexec"]
     words += [f"size={tmpfs.size_bytes}", f"mode={tmpfs.mode:o}"]
     if tmpfs.owned:
-        words += [f"uid={spec.ids.uid}", f"gid={spec.ids.gid}"]
+        words += [f"uid={spec.ids.host_uid}", f"gid={spec.ids.host_gid}"]
     return ",".join(words)

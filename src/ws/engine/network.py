@@ -1,54 +1,113 @@
-"""Addresses that a workspace with a network must not reach: those where clouds keep credentials.
+"""What a workspace with a network must not reach: where clouds keep credentials, and other workspaces.
 
-A blackhole route in the container's own network namespace; the container has no capability to take it away.
-The route is made from here, by a thread that joins the namespace and ends: `setns` for a network, unlike that
-for mounts, binds one thread alone.
+Metadata services: a blackhole route in the container's own network namespace; the container has no capability to take
+it away.
+
+Other workspaces, in the same network: the host's end of the container's virtual ethernet pair becomes an isolated port
+of the engine's bridge. The kernel passes no frame from one isolated port to another, whatever its protocol; the
+bridge itself, which is the way out, is not isolated.
+
+Other workspaces, in another network, as of the other engine: the host would route between the two, under an address of
+its own, so that the receiver cannot tell. The sender's namespace has blackhole routes for the default networks of both
+engines, and for every other network in which there is an isolated port.
+
+All of it is done from here, by a thread that joins the namespace and ends: `setns` for a network, unlike that for
+mounts, binds one thread alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import re
 import socket
-import struct
+from collections.abc import Callable
+from typing import TypeVar
 
 from ws.aside import Aside
+from ws.engine import rtnetlink
+from ws.engine.rtnetlink import Network
 from ws.errors import EngineError
 
+T = TypeVar("T")
+
+
+def _network(text: str, bits: int) -> Network:
+    family = socket.AF_INET6 if ":" in text else socket.AF_INET
+    return Network(family, socket.inet_pton(family, text), bits)
+
+
 BLOCKED = (
-    (
-        socket.AF_INET,
-        socket.inet_pton(socket.AF_INET, "169.254.0.0"),
-        16,
-    ),  # link-local: 169.254.169.254 nearly everywhere
-    (socket.AF_INET, socket.inet_pton(socket.AF_INET, "100.100.100.200"), 32),  # Alibaba Cloud
-    (socket.AF_INET, socket.inet_pton(socket.AF_INET, "168.63.129.16"), 32),  # Azure's host agent
-    (socket.AF_INET6, socket.inet_pton(socket.AF_INET6, "fd00:ec2::"), 32),  # AWS over IPv6
+    _network("169.254.0.0", 16),  # link-local: 169.254.169.254 nearly everywhere
+    _network("100.100.100.200", 32),  # Alibaba Cloud
+    _network("168.63.129.16", 32),  # Azure's host agent
+    _network("192.0.0.192", 32),  # Oracle Cloud
+    _network("fd00:ec2::", 32),  # AWS over IPv6
+    _network("fd20:ce::254", 128),  # Google Cloud over IPv6
+    _network("fd00:42::42", 128),  # Scaleway over IPv6
 )
 
 _CLONE_NEWNET = 0x40000000
-_NETLINK_ROUTE = 0
-_NEWROUTE = 24
-_REQUEST_ACK_CREATE = 0x1 | 0x4 | 0x400
-_TABLE_MAIN, _PROTOCOL_STATIC, _SCOPE_UNIVERSE, _TYPE_BLACKHOLE = 254, 4, 0, 6
-_ATTRIBUTE_DST = 1
-_HEADER = struct.Struct("=IHHII")
-_ROUTE = struct.Struct("=BBBBBBBBI")
-_EEXIST, _ENOIPV6 = 17, (95, 97)  # EOPNOTSUPP, EAFNOSUPPORT: a kernel or namespace without IPv6
+_DEVICES = "/sys/class/net"
+_ENGINES = re.compile(r"docker0|(cni-)?podman[0-9]+")  # the bridges of the engines' default networks
 
 
-def block_metadata(pid: int) -> None:
-    """Cut a container off from the metadata services of clouds; idempotent. Raises EngineError."""
+def confine_network(pid: int) -> None:
+    """Cut a container with a network off from metadata services and from other workspaces; idempotent.
 
-    def work() -> None:
-        _join(pid)
-        for family, address, bits in BLOCKED:
-            _add_blackhole(family, address, bits)
-
+    Raises EngineError: such a container must not be used.
+    """
     try:
-        Aside(work).wait()
+        ends, own = _inside(pid, lambda: (rtnetlink.peers(), rtnetlink.addresses()))
+        for end in ends:
+            rtnetlink.isolate_port(end)
+        near = [each.network for each in own]
+        far = [network for network in _networks_of_workspaces(set(ends)) if network not in near]
+        _inside(pid, lambda: _cut_off((*BLOCKED, *far)))
     except OSError as error:
-        raise EngineError(f"cannot block the metadata services of clouds: {error}") from error
+        raise EngineError(
+            f"the container's network cannot be cut off from other workspaces: {error}", hint="`--network none` works"
+        ) from error
+
+
+def _cut_off(networks: tuple[Network, ...]) -> None:
+    for network in networks:
+        rtnetlink.add_blackhole(network)
+
+
+def _networks_of_workspaces(own: set[int]) -> list[Network]:
+    """The networks of the host's bridges in which other workspaces are, or may come to be."""
+    bridges = set()
+    for name in os.listdir(_DEVICES):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            ports = os.listdir(f"{_DEVICES}/{name}/brif")
+            others = (port for port in ports if _read(f"{port}/ifindex") not in own)
+            if _ENGINES.fullmatch(name) or any(_read(f"{port}/brport/isolated") == 1 for port in others):
+                bridges.add(_read(f"{name}/ifindex"))
+    return [
+        each.network for each in rtnetlink.addresses() if each.index in bridges and not _is_link_local(each.network)
+    ]
+
+
+def _is_link_local(network: Network) -> bool:
+    return network.address[:2] in (b"\xfe\x80", b"\xa9\xfe")
+
+
+def _read(name: str) -> int:
+    try:
+        with open(f"{_DEVICES}/{name}", encoding="ascii") as file:
+            return int(file.read())
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
+
+
+def _inside(pid: int, work: Callable[[], T]) -> T:
+    def run() -> T:
+        _join(pid)
+        return work()
+
+    return Aside(run).wait()
 
 
 def _join(pid: int) -> None:
@@ -60,18 +119,3 @@ def _join(pid: int) -> None:
             raise OSError(code, os.strerror(code))
     finally:
         os.close(fd)
-
-
-def _add_blackhole(family: int, address: bytes, bits: int) -> None:
-    body = _ROUTE.pack(
-        family, bits, 0, 0, _TABLE_MAIN, _PROTOCOL_STATIC, _SCOPE_UNIVERSE, _TYPE_BLACKHOLE, 0
-    ) + struct.pack("=HH", 4 + len(address), _ATTRIBUTE_DST)
-    body += address
-    message = _HEADER.pack(_HEADER.size + len(body), _NEWROUTE, _REQUEST_ACK_CREATE, 1, 0) + body
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE) as sock:
-        sock.settimeout(5)
-        sock.send(message)
-        reply = sock.recv(4096)
-    code = -struct.unpack_from("=i", reply, _HEADER.size)[0]
-    if code and code != _EEXIST and not (family == socket.AF_INET6 and code in _ENOIPV6):
-        raise OSError(code, os.strerror(code))

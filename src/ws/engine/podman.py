@@ -34,11 +34,11 @@ from ws.engine.base import (
     OnOutput,
     Progress,
 )
-from ws.engine.confinement import plan_container, read_hard_limits
+from ws.engine.confinement import first_id, plan_container, read_hard_limits
 from ws.engine.execution import ExecState, run_exec
 from ws.engine.imaging import follow_build, pack_context, read_changes, read_counted, stamp_of
 from ws.engine.inside import settle_directories
-from ws.engine.network import block_metadata
+from ws.engine.network import confine_network
 from ws.engine.podman_connection import SLOW_S, PodmanConnection
 from ws.engine.podman_service import is_rootless, real_uid
 from ws.engine.podman_spec import IdRange, plan_create, read_id_range
@@ -205,7 +205,7 @@ class PodmanEngine:
         uid, _, gid = found["Config"]["User"].partition(":")
         settle_directories(state.pid, int(uid), int(gid))
         if found["HostConfig"]["NetworkMode"] != "none":
-            block_metadata(state.pid)
+            confine_network(state.pid)
         return state
 
     def find(self, container_id: str) -> ContainerState | None:
@@ -319,6 +319,7 @@ def _state(container_id: str, labels: Mapping[str, str], status: str, pid: int, 
         pid=pid if running else 0,
         exit_code=exit_code if status in ("exited", "stopped", "removing") else None,
         home=labels.get(LABEL_HOME, ""),
+        first_id=first_id(labels),
     )
 
 

@@ -86,6 +86,7 @@ def a_created_container_is_found_and_does_not_run(bench: EngineBench) -> None:
             pid=0,
             exit_code=None,
             home=spec.home,
+            first_id=spec.ids.host_uid - spec.ids.uid,
         )
 
 

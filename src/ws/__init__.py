@@ -58,14 +58,27 @@ def __dir__() -> list[str]:
 
 
 def create(source: str | os.PathLike[str] | None = None, **options: Any) -> Workspace:
-    """A new workspace that is removed at the end of a `with` block; options as in `ws.spec.WorkspaceSpec`."""
+    """A new workspace that is removed at the end of a `with` block; options as in `ws.spec.WorkspaceSpec`.
+
+    The end of the block, or `close()`, also closes the connections to the engine. Raises as `Manager.create`.
+    """
     from ws.manager import Manager
 
-    return Manager().create(source, remove_on_exit=True, **options)
+    manager = Manager()
+    try:
+        return manager.create(source, remove_on_exit=True, owned=True, **options)
+    except BaseException:
+        manager.close()
+        raise
 
 
 def open(name: str) -> Workspace:  # noqa: A001  the word of the interface
-    """The workspace of that name; the end of a `with` block leaves it alone."""
+    """The workspace of that name; the end of a `with` block, or `close()`, closes the handle and leaves it alone."""
     from ws.manager import Manager
 
-    return Manager().open(name)
+    manager = Manager()
+    try:
+        return manager.open(name, owned=True)
+    except BaseException:
+        manager.close()
+        raise

@@ -52,11 +52,11 @@ def create_upper(home: Home, record: WorkspaceRecord, layer: str) -> None:
     """A new, empty upper over the workspace's layers; without a container, a copy of the whole base."""
     path = layers.create_layer(home, layer, record.id, like=below_upper(home, record))
     if record.engine == "none":
-        import subprocess  # 6 ms that `ws exec`, which comes through this module, does not have
+        from ws.engine.processes import run_to_end
 
         base = os.path.join(home.base(record.base), "data")
         data = os.path.join(path, "data")
-        subprocess.run(["cp", "-a", "--reflink=auto", f"{base}/.", data], check=True, capture_output=True)
+        run_to_end(["cp", "-a", "--reflink=auto", f"{base}/.", data])
 
 
 def below_upper(home: Home, record: WorkspaceRecord) -> str:
@@ -187,6 +187,14 @@ def abandon(home: Home, engine: Engine, container_id: str, key: str) -> None:
     with contextlib.suppress(EngineError):
         if container_id:
             engine.remove(container_id)
+    remove_tree(home.run(key))
+
+
+def remove_by_key(home: Home, engine: Engine, key: str) -> None:
+    """Remove the container of a key, if there is one, and its run directory. Raises what the engine raises."""
+    for state in engine.list(home.root):
+        if state.key == key:
+            engine.remove(state.id)
     remove_tree(home.run(key))
 
 

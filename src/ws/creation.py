@@ -5,16 +5,48 @@ The record says everything before anything is made: a create and a fork differ o
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ws import containers, durable, layers, pool
+from ws.aside import Aside
 from ws.containers import EngineFor
-from ws.errors import WorkspaceError, WorkspaceExists
+from ws.errors import Busy, WorkspaceError, WorkspaceExists
 from ws.layout import Home, Intent, Options, WorkspaceRecord
 from ws.records import read_record, write_record
 from ws.recovery import discard_unborn
 from ws.spec import WorkspaceSpec
+
+STOP_S = 0.8  # that an interrupted create is waited for; what takes longer ends by itself, or is left to recovery
+
+
+class _Decision:
+    """Whether a create may still reach its commit point: the thread that waits for it may be interrupted first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancelled = self._committed = False
+
+    def cancel(self) -> bool:
+        """Forbid the commit; whether that was in time."""
+        with self._lock:
+            self._cancelled = True
+            return not self._committed
+
+    def check(self) -> None:
+        """Raises Busy when it is cancelled: there is no need to go on."""
+        if self._cancelled:
+            raise Busy("the create was cancelled")
+
+    @contextlib.contextmanager
+    def committing(self) -> Iterator[None]:
+        with self._lock:
+            self.check()
+            yield
+            self._committed = True
 
 
 @durable.state_usable()
@@ -23,25 +55,58 @@ def create_workspace(
 ) -> None:
     """Make what a record describes, in a container of the pool if one waits; then have the pool filled (`refill`).
 
+    The work is done by a thread of its own, because an interrupt (Ctrl-C, an exception that is thrown into the
+    caller's thread) may come between any two steps and would leave locks and containers that no variable names. The
+    caller's thread only waits. When it is interrupted it forbids the commit; the worker then removes what it made.
     Commit point: the rename of the record; before it there is none. A crash leaves an Intent, and the next ws command
-    removes what it names. Of a power cut it may not be told: `ws prune` finds what is without a record.
+    removes what it names. A power cut may lose the Intent: `ws prune` finds what is without a record.
     Raises WorkspaceExists, and what the engine raises.
     """
+    decision = _Decision()
+    worker = Aside(lambda: _create(home, record, engine_for, decision))
+    try:
+        worker.finished()
+    except BaseException:
+        worker.finished(STOP_S if decision.cancel() else None)
+        raise
+    worker.wait()
+    pool.refill(home, record, pool_size)
+
+
+def _create(home: Home, record: WorkspaceRecord, engine_for: EngineFor, decision: _Decision) -> None:
     with pool.claim(home, record) as claim:
         intent = Intent(record.id, "create", record.engine, key=claim.key, name=record.name)
         with durable.intent(home.pending(record.id), intent.to_bytes(), sync=False) as announced:
             try:
-                _build(home, engine_for, record, claim)
+                _build(home, engine_for, record, claim, decision)
             except BaseException:
-                try:
+                announced.leave()  # until all of it is gone: the engine may not answer
+                with contextlib.suppress(WorkspaceError, OSError):
+                    durable.unlink(home.record(record.id))
+                    claim.undo(home, engine_for, record)
                     discard_unborn(home, record.id, record.name)
-                except (WorkspaceError, OSError):
-                    announced.leave()
+                    announced.left = False
                 raise
-    pool.refill(home, record, pool_size)
 
 
-def _build(home: Home, engine_for: EngineFor, record: WorkspaceRecord, claim: pool.Claim) -> None:
+@contextlib.contextmanager
+def whole_or_gone(home: Home, engine_for: EngineFor, workspace_id: str) -> Iterator[None]:
+    """A create that fails or is interrupted inside this block leaves no workspace, also past its commit point.
+
+    The caller puts into the block what makes the workspace and what it still needs to hand it on.
+    """
+    try:
+        yield
+    except BaseException:
+        if os.path.exists(home.record(workspace_id)):
+            from ws.workspace import Workspace
+
+            with contextlib.suppress(WorkspaceError, OSError):
+                Workspace(home, workspace_id, engine_for).remove()
+        raise
+
+
+def _build(home: Home, engine_for: EngineFor, record: WorkspaceRecord, claim: pool.Claim, decision: _Decision) -> None:
     os.mkdir(home.workspace(record.id), 0o700)
     durable.create_lock_file(home.lock(record.id))
     durable.create_lock_file(home.turn(record.id))
@@ -49,13 +114,10 @@ def _build(home: Home, engine_for: EngineFor, record: WorkspaceRecord, claim: po
         _claim_name(home, record)
         layers.share_layers(home, record.layers, record.id)  # of a fork; its parent's turn is held
         containers.create_upper(home, record, record.upper)
+        decision.check()
         container = claim.start(home, engine_for, record)
-        try:
+        with decision.committing():
             write_record(home, replace(record, container=container))
-        except BaseException:
-            engine = engine_for(record.engine, record.options.runtime)
-            containers.abandon(home, engine, container.id, container.key)
-            raise
 
 
 def _claim_name(home: Home, record: WorkspaceRecord) -> None:

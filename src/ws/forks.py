@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ws import sealing
 from ws.containers import EngineFor
-from ws.creation import create_workspace, name_taken
+from ws.creation import create_workspace, name_taken, whole_or_gone
 from ws.errors import WorkspaceError
 from ws.history import find_target
 from ws.layout import History, Home, Mark, WorkspaceRecord, new_id, resolve_name
@@ -63,9 +63,10 @@ def fork(
             history=History(),
             forked_from=f"{parent.id}/{target.number}",
         )
-        create_workspace(home, record, engine_for, pool_size=pool_size)
-        _mark(home, parent, Mark("fork", target.number, time.time_ns(), record.name))
-        return record
+        with whole_or_gone(home, engine_for, record.id):
+            create_workspace(home, record, engine_for, pool_size=pool_size)
+            _mark(home, parent, Mark("fork", target.number, time.time_ns(), record.name))
+            return record
 
 
 def _mark(home: Home, parent: WorkspaceRecord, mark: Mark) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ws import pool
-from ws.creation import create_workspace, name_taken, options_of
+from ws.creation import create_workspace, name_taken, options_of, whole_or_gone
 from ws.engine.base import Engine, ImageFacts
 from ws.errors import InvalidRequest, StateError, WorkspaceError, WorkspaceNotFound
 from ws.layout import EngineName, Home, Ids, Options, WorkspaceRecord, new_id, open_home, resolve_name
@@ -57,7 +57,12 @@ class Manager:
         self._engine_name = engine
         self._runtime = runtime
         self._engines: dict[tuple[EngineName | None, str | None], Engine] = {}
-        recover(self._home, self.engine)
+        self._lent = 0
+        try:
+            recover(self._home, self.engine)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Manager:
         return self
@@ -65,8 +70,17 @@ class Manager:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def lend(self) -> None:
+        """A handle keeps this manager: it is closed when the last one that does gives it back."""
+        self._lent += 1
+
+    def give_back(self) -> None:
+        self._lent -= 1
+        if self._lent == 0:
+            self.close()
+
     def close(self) -> None:
-        """Let go of connections to engines; workspaces go on."""
+        """Let go of connections to engines; workspaces go on. What is used afterwards connects again."""
         for engine in set(self._engines.values()):
             engine.close()
         self._engines.clear()
@@ -93,20 +107,23 @@ class Manager:
         *,
         progress: Progress | None = None,
         remove_on_exit: bool = False,
+        owned: bool = False,
         **options: Any,
     ) -> Workspace:
         """A new workspace over `source` as it is now; `options` are the fields of `WorkspaceSpec`.
 
         Commit point: the record that says `ready`. A crash before it leaves an Intent, and the next ws command
-        removes all of it; the base stays, because others may share it.
+        removes all of it; the base stays, because others may share it. A create that raises, for whatever reason,
+        leaves no workspace. With `owned` the handle closes this manager with itself.
         Raises InvalidRequest, SourceRefused, WorkspaceExists, EngineUnavailable, ImageNotFound, SourceChanged.
         """
         spec = check_spec(source=os.fspath(source) if source is not None else None, **options)
         if spec.name and resolve_name(self._home, spec.name):
             raise name_taken(spec.name)
         record = self._plan(self.engine(spec.engine, spec.runtime), spec, progress)
-        create_workspace(self._home, record, self.engine, pool_size=self._pool_size)
-        return self._handle(record.id, remove_on_exit=remove_on_exit)
+        with whole_or_gone(self._home, self.engine, record.id):
+            create_workspace(self._home, record, self.engine, pool_size=self._pool_size)
+            return self._handle(record.id, remove_on_exit=remove_on_exit, owned=owned)
 
     def create_many(
         self,
@@ -134,11 +151,19 @@ class Manager:
             remove=self.remove,
             progress=progress,
         )
-        return [self._handle(each.id) for each in made]
+        with contextlib.ExitStack() as all_or_none:
+            for each in made:
+                all_or_none.enter_context(whole_or_gone(self._home, self.engine, each.id))
+            return [self._handle(each.id) for each in made]
 
-    def _handle(self, workspace_id: str, *, remove_on_exit: bool = False) -> Workspace:
+    def _handle(self, workspace_id: str, *, remove_on_exit: bool = False, owned: bool = False) -> Workspace:
         return Workspace(
-            self._home, workspace_id, self.engine, remove_on_exit=remove_on_exit, pool_size=self._pool_size
+            self._home,
+            workspace_id,
+            self.engine,
+            remove_on_exit=remove_on_exit,
+            pool_size=self._pool_size,
+            owner=self if owned else None,
         )
 
     def fork(self, name: str, snapshot: str | None = None, *, new_name: str | None = None) -> Workspace:
@@ -177,7 +202,8 @@ class Manager:
             image=image,
             progress=progress,
         )
-        return self._handle(record.id)
+        with whole_or_gone(self._home, self.engine, record.id):
+            return self._handle(record.id)
 
     def _plan(self, engine: Engine, spec: WorkspaceSpec, progress: Progress | None) -> WorkspaceRecord:
         """Everything that can be refused is refused here, before anything of the workspace is on disk."""
@@ -258,9 +284,13 @@ class Manager:
 
     # -- find ------------------------------------------------------------------------------------------------
 
-    def open(self, name: str) -> Workspace:
-        """The workspace of that name or id. Raises WorkspaceNotFound."""
-        return open_workspace(self._home, name, self.engine, pool_size=self._pool_size)
+    def open(self, name: str, *, owned: bool = False) -> Workspace:
+        """The workspace of that name or id. Raises WorkspaceNotFound.
+
+        With `owned` the handle closes this manager with itself.
+        """
+        owner = self if owned else None
+        return open_workspace(self._home, name, self.engine, pool_size=self._pool_size, owner=owner)
 
     def list(self) -> list[WorkspaceInfo]:
         """Every workspace, oldest first, from the records alone: no engine is asked."""

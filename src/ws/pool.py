@@ -20,6 +20,7 @@ import fcntl
 import hashlib
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from ws import containers, durable
 from ws.containers import EngineFor
+from ws.engine.processes import spawn_detached
 from ws.errors import InvalidRequest, NotFound, WorkspaceError
 from ws.layout import ContainerRecord, EngineName, Home, Ids, Options, WorkspaceRecord, new_id
 from ws.remote.runtime import current_key
@@ -86,6 +88,16 @@ class Claim:
                 containers.abandon(home, engine, self._warm.id, self.key)
         return containers.start_container(home, engine_for(record.engine, record.options.runtime), record, self.key)
 
+    def undo(self, home: Home, engine_for: EngineFor, record: WorkspaceRecord) -> None:
+        """Remove what a start that failed has left, found by its key; one that still waits in the pool goes on waiting.
+
+        Raises what the engine raises. An interrupt may come between a container and the variable that names it.
+        """
+        if self._warm is not None and os.path.exists(self._entry):
+            return
+        if os.path.exists(home.run(self.key)):  # made before the container, removed after it
+            containers.remove_by_key(home, engine_for(record.engine, record.options.runtime), self.key)
+
 
 def _state(waiting: ContainerRecord) -> ContainerState:
     from ws.engine.base import ContainerState
@@ -137,19 +149,22 @@ def lock_entry(entry: str) -> int | None:
 
 # -- keep it filled ----------------------------------------------------------------------------------------------
 
-_fillers: list[int] = []  # processes of ours that fill, to be waited for when they are done
-
 
 def refill(home: Home, record: WorkspaceRecord, size: int | None) -> None:
     """Have the pool of a workspace's configuration filled in the background; `size` None: WS_POOL, else not at all.
 
-    By a process of its own: it outlives a `ws create`, and does not slow a long-lived caller down. One at a time: who
-    is at work already counts again before it goes.
+    By a process of its own: it outlives a `ws create`, and does not slow a long-lived caller down. It is not our child:
+    the program that ws is embedded in may reap its children itself. One at a time: a process that fills already counts
+    again before it ends. The workspace is there by now, so what the disk or the kernel refuses here is not raised.
     """
     size = check_size(size)
     if not size or record.engine == "none":
         return
-    _fillers[:] = [pid for pid in _fillers if os.waitpid(pid, os.WNOHANG)[0] == 0]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        _start_filling(home, record, size)
+
+
+def _start_filling(home: Home, record: WorkspaceRecord, size: int) -> None:
     configuration = configuration_of(record.engine, record.image_id, record.ids, record.options)
     if is_filling(home, configuration.key):
         return
@@ -158,10 +173,7 @@ def refill(home: Home, record: WorkspaceRecord, size: int | None) -> None:
     words = [sys.executable, "-P", "-m", "ws", "pool", "fill", "--like", configuration.key, "--size", str(size)]
     places = [os.path.dirname(os.path.dirname(__file__)), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     found_by = {"WS_HOME": home.root, "PYTHONPATH": os.pathsep.join(filter(None, places))}
-    nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-    _fillers.append(
-        os.posix_spawn(sys.executable, words, {**os.environ, **found_by}, file_actions=nowhere, setsid=True)
-    )
+    spawn_detached(words, log=os.devnull, env={**os.environ, **found_by})
 
 
 def check_size(size: int | None) -> int:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ws import durable
-from ws.containers import EngineFor, create_upper, end_container
+from ws.containers import EngineFor, create_upper, end_container, remove_by_key
 from ws.engine import RUN
 from ws.errors import NotFound, StateError, WorkspaceError
 from ws.layers import (
@@ -158,13 +158,8 @@ def _sweep_store(home: Home) -> None:
 
 
 def _remove_container_by_key(home: Home, engine_for: EngineFor, intent: Intent) -> None:
-    if not intent.key:
-        return
-    engine = engine_for(intent.engine)
-    for state in engine.list(home.root):
-        if state.key == intent.key:
-            engine.remove(state.id)
-    remove_tree(home.run(intent.key))
+    if intent.key:
+        remove_by_key(home, engine_for(intent.engine), intent.key)
 
 
 def discard(

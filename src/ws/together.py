@@ -28,7 +28,9 @@ class _Turn(Generic[T]):
             pass
 
     def end(self) -> None:
-        self._over.release()
+        """Idempotent: an interrupt may come anywhere, and the end is run twice (`Together.do`)."""
+        if self._over.locked():
+            self._over.release()
 
 
 class Together(Generic[T]):
@@ -41,26 +43,34 @@ class Together(Generic[T]):
 
     def do(self, key: Hashable, work: Callable[[], T]) -> T:
         """What `work` returns, here or in another thread; when that one fails, here: its error is its own."""
-        with self._lock:
-            before = self._running.get(key)
-            joined = self._waiting.get(key) if before else None
-            turn = joined or _Turn()
-            if joined is None:
-                (self._waiting if before else self._running)[key] = turn
-        if joined is not None:
-            joined.wait()
-            return joined.results[0] if joined.results else work()
+        joined: _Turn[T] | None = None
+        mine: _Turn[T] = _Turn()
         try:
-            if before is not None:
-                try:
-                    before.wait()  # an interrupt may come here, and those who joined must not wait for ever
-                finally:
+            with self._lock:
+                before = self._running.get(key)
+                joined = self._waiting.get(key) if before else None
+                if joined is None:
+                    (self._waiting if before else self._running)[key] = mine
+            if joined is None:
+                if before is not None:
+                    before.wait()
                     with self._lock:
                         self._running[key] = self._waiting.pop(key)
-            turn.results.append(work())
+                mine.results.append(work())
         finally:
-            with self._lock:
-                if self._running.get(key) is turn:
-                    del self._running[key]
+            # An interrupt may come at any line, here too. What is left registered would be waited for without an end.
+            try:
+                self._end(key, mine)
+            finally:
+                self._end(key, mine)
+        if joined is None:
+            return mine.results[0]
+        joined.wait()
+        return joined.results[0] if joined.results else work()
+
+    def _end(self, key: Hashable, turn: _Turn[T]) -> None:
+        with self._lock:
+            for turns in (self._running, self._waiting):
+                if turns.get(key) is turn:
+                    del turns[key]
             turn.end()
-        return turn.results[0]

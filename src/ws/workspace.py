@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from ws import containers, durable
 from ws.containers import EngineFor
@@ -54,6 +54,13 @@ KILLED = 128 + 9  # by SIGKILL
 SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh")
 
 
+class Owner(Protocol):
+    """What a handle keeps open for as long as it is open itself: the manager of `ws.create` and `ws.open`."""
+
+    def lend(self) -> None: ...
+    def give_back(self) -> None: ...
+
+
 class Workspace(Timeline):
     """A workspace that exists. As a context manager it is removed on exit if `ws.create` made it."""
 
@@ -65,8 +72,10 @@ class Workspace(Timeline):
         *,
         remove_on_exit: bool = False,
         pool_size: int | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self._home = home
+        self._owner: Owner | None = None
         self._pool_size = pool_size
         self._engine_for = engine_for
         self._remove_on_exit = remove_on_exit
@@ -78,6 +87,9 @@ class Workspace(Timeline):
         self._tools: Router | None = None
         self.id = workspace_id
         self.name = self.record().name
+        if owner is not None:
+            owner.lend()
+            self._owner = owner
 
     def __repr__(self) -> str:
         return f"<Workspace {self.name} ({self.id})>"
@@ -88,15 +100,26 @@ class Workspace(Timeline):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._remove_on_exit:
-            self.remove()
-        self.close()
+        try:
+            if self._remove_on_exit:
+                self.remove()
+        finally:
+            self.close()
 
     def close(self) -> None:
-        """Let go of connections; the workspace goes on."""
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+        """Close the connections of this handle, and the manager that `ws.create` or `ws.open` made for it.
+
+        The workspace goes on. Idempotent; what is used afterwards connects again.
+        """
+        self._disconnect()
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.give_back()
+
+    def _disconnect(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
     # -- what it is ------------------------------------------------------------------------------------------
 
@@ -295,11 +318,13 @@ class Workspace(Timeline):
 
     def fork(self, snapshot: Snapshot | str | None = None, *, name: str | None = None) -> Workspace:
         """A new workspace over the same layers, at a snapshot, by default one taken now. It stays until removed."""
+        from ws.creation import whole_or_gone
         from ws.forks import fork
 
         self._heal()
         made = fork(self._home, self.id, self._own(snapshot), self._engine_for, name=name, pool_size=self._pool_size)
-        return Workspace(self._home, made.id, self._engine_for, pool_size=self._pool_size)
+        with whole_or_gone(self._home, self._engine_for, made.id):
+            return Workspace(self._home, made.id, self._engine_for, pool_size=self._pool_size, owner=self._owner)
 
     def start(self) -> None:
         """Bring the container up if it is not; any other use does the same by itself."""
@@ -312,7 +337,7 @@ class Workspace(Timeline):
         crash after it is finished by the next ws command.
         Raises Busy, StateUnusable for a broken disk; a full one has a reserve for this.
         """
-        self.close()
+        self._disconnect()
         try:
             trouble = self._remove()
         except (OSError, StateUnusable) as error:
@@ -324,6 +349,7 @@ class Workspace(Timeline):
             except (OSError, StateUnusable) as again:
                 raise _unremovable(self.name, again) from again
         ensure_reserve(self._home)
+        self.close()
         return trouble
 
     def _remove(self) -> WorkspaceError | None:
@@ -403,7 +429,7 @@ class Workspace(Timeline):
         assert container is not None  # only called for a record that is ready
         with self._channel_lock:
             if self._channel is None or self._channel_pid != container.pid:
-                self.close()
+                self._disconnect()
                 self._channel = Channel(self._home.run(container.key), peer_pid=container.pid)
                 self._vitals = Vitals(container.pid) if record.engine != "none" else None
                 self._channel_pid = container.pid
@@ -425,9 +451,11 @@ def _unremovable(name: str, error: BaseException) -> BaseException:
     return StateUnusable(f"{name} cannot be removed: {why}", hint="free some space, then `ws rm` again")
 
 
-def open_workspace(home: Home, name: str, engine_for: EngineFor, *, pool_size: int | None = None) -> Workspace:
+def open_workspace(
+    home: Home, name: str, engine_for: EngineFor, *, pool_size: int | None = None, owner: Owner | None = None
+) -> Workspace:
     """A handle without a manager, for callers that must not import one. Raises WorkspaceNotFound."""
     workspace_id = resolve_name(home, name)
     if workspace_id is None:
         raise WorkspaceNotFound(f"no workspace is called {name!r}", hint="`ws ls` shows what there is")
-    return Workspace(home, workspace_id, engine_for, pool_size=pool_size)
+    return Workspace(home, workspace_id, engine_for, pool_size=pool_size, owner=owner)

@@ -32,11 +32,12 @@ from ws.engine.base import (
 )
 from ws.engine.confinement import DEFAULT_PATH
 from ws.engine.execution import Collected
-from ws.engine.processes import kill_all, spawn_detached
+from ws.engine.processes import kill_all, read_status, spawn_detached, with_status
 from ws.errors import ContainerDied, EngineError, InvalidRequest
 from ws.layout import EngineName, Ids, boot_id, process_start
 
 _DRAIN_S = 0.2
+_KILLED = 128 + 9
 _LOOK_S = 0.1
 
 
@@ -164,25 +165,36 @@ class NoEngine:
         uid, gid = _ids_of(user)
         other = uid != os.geteuid()
         collected = Collected()
-        with subprocess.Popen(
-            list(argv),
-            cwd=workdir,
-            env={**record["env"], **(env or {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            user=uid if other else None,
-            group=gid if other else None,
-            extra_groups=[] if other else None,
-        ) as child:
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        try:
             try:
-                timed_out = _follow(child, timeout_s, on_output or collected.take)
-            except BaseException:
-                kill_all(child.pid)
-                raise
-        code = child.returncode
-        return collected.output(128 - code if code < 0 else code, timed_out=timed_out)
+                if other:
+                    os.fchown(writer, uid, gid)  # the shell opens it again by its name in /proc
+                child = subprocess.Popen(
+                    with_status(argv, writer),
+                    cwd=workdir,
+                    env={**record["env"], **(env or {})},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=(writer,),
+                    start_new_session=True,
+                    user=uid if other else None,
+                    group=gid if other else None,
+                    extra_groups=[] if other else None,
+                )
+            finally:
+                os.close(writer)
+            with child:
+                try:
+                    timed_out = _follow(child, timeout_s, on_output or collected.take)
+                except BaseException:
+                    kill_all(child.pid)
+                    raise
+            status = read_status(reader)
+        finally:
+            os.close(reader)
+        return collected.output(_KILLED if status is None else status, timed_out=timed_out)
 
     def remove(self, container_id: str) -> None:
         """Commit point: the unlink of `container.json`. The run directory itself is the caller's."""

@@ -1,10 +1,15 @@
 """Processes of the host: one that outlives us, and the end of one with all that came of it.
 
 A pid alone names nothing for long: a process is its pid and when it began (`layout.process_start`).
+
+ws may be a library in a program that ignores SIGCHLD, or that reaps every child with waitpid(-1). Then the status of a
+child is lost, and `subprocess` reports 0. So a status that counts comes through a pipe, written by a shell in between
+(`WITH_STATUS`), and what outlives us is not our child (`spawn_detached`).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,6 +17,45 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ws.layout import process_start
+
+
+def with_status(argv: Sequence[str], descriptor: int) -> list[str]:
+    """The words that run a command and write its exit status, as a shell has it, to a descriptor that they inherit."""
+    return ["/bin/sh", "-c", 'fd="$1"; shift; "$@"; echo "$?" >"/proc/self/fd/$fd"', "sh", str(descriptor), *argv]
+
+
+def run_to_end(argv: Sequence[str]) -> None:
+    """Run a program whose output does not matter. Raises OSError with what it said when it fails."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        try:
+            done = subprocess.run(
+                with_status(argv, writer),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=(writer,),
+                env={**os.environ, "LC_ALL": "C"},
+                check=False,
+            )
+        finally:
+            os.close(writer)
+        if read_status(reader) != 0:
+            said = done.stderr.decode(errors="replace").strip()
+            full = os.strerror(errno.ENOSPC) in said
+            raise OSError(errno.ENOSPC if full else errno.EIO, said or f"{argv[0]} failed")
+    finally:
+        os.close(reader)
+
+
+def read_status(reader: int) -> int | None:
+    """What `with_status` wrote, once no process has the other end; None when the shell itself was killed."""
+    os.set_blocking(reader, False)
+    try:
+        text = os.read(reader, 16)
+    except BlockingIOError:
+        return None
+    return int(text) if text.strip().isdigit() else None
 
 
 def spawn_detached(argv: Sequence[str], *, log: str, env: Mapping[str, str]) -> int:

@@ -54,15 +54,18 @@ class Ripgrep:
         """
         arguments = [*_WALK, *_simple_glob(query.glob), *_pattern(query), "--", "./"]
         code, output = self._output(arguments, cwd=f"/proc/self/fd/{directory}", fds=(directory,))
-        if code == 2 and not self.takes(query):
+        lost = code == 0 and not output  # the embedding program reaped rg, and its status with it
+        if (code == 2 or lost) and not self.takes(query):
             return None
         names = os.fsdecode(output).split("\0")
         return [name.removeprefix("./") for name in names if name]
 
     def takes(self, query: GrepQuery) -> bool:
         """Whether the pattern is one for rg."""
-        code, _ = self._output([*_pattern(query), "--", "-"])
-        return code != 2
+        from subprocess import PIPE
+
+        code, complaint = self._output([*_pattern(query), "--", "-"], stderr=PIPE)
+        return code != 2 and not (code == 0 and complaint)  # 0 without a match: the status is lost
 
     def search_files(
         self, query: GrepQuery, paths: Sequence[str], open_read: Opener, descriptor: Descriptor, limit: int
@@ -141,22 +144,25 @@ class Ripgrep:
         return out[:limit]
 
     def _output(
-        self, arguments: Sequence[str], *, cwd: str | None = None, fds: tuple[int, ...] = ()
+        self, arguments: Sequence[str], *, cwd: str | None = None, fds: tuple[int, ...] = (), stderr: int | None = None
     ) -> tuple[int, bytes]:
+        """Its status, and its output; with `stderr` what it complains of."""
         from subprocess import TimeoutExpired
 
-        with self._start(arguments, cwd=cwd, fds=fds) as process:
+        with self._start(arguments, cwd=cwd, fds=fds, stderr=stderr) as process:
             try:
-                output, _ = process.communicate(timeout=self.timeout_s)
+                output, complaint = process.communicate(timeout=self.timeout_s)
             except TimeoutExpired:
                 process.kill()
                 raise _too_slow(self.timeout_s) from None
             except BaseException:
                 process.kill()
                 raise
-        return process.returncode, output
+        return process.returncode, output if stderr is None else complaint
 
-    def _start(self, arguments: Sequence[str], *, cwd: str | None = None, fds: tuple[int, ...] = ()) -> Popen[bytes]:
+    def _start(
+        self, arguments: Sequence[str], *, cwd: str | None = None, fds: tuple[int, ...] = (), stderr: int | None = None
+    ) -> Popen[bytes]:
         from subprocess import DEVNULL, PIPE, Popen
 
         return Popen(
@@ -165,7 +171,7 @@ class Ripgrep:
             env={"PATH": "/usr/bin:/bin"},
             stdin=DEVNULL,
             stdout=PIPE,
-            stderr=DEVNULL,
+            stderr=DEVNULL if stderr is None else stderr,
             pass_fds=fds,
         )
 

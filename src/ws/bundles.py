@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ws import bases, durable
 from ws.containers import EngineFor
-from ws.creation import create_workspace, name_taken, options_of, whole_or_gone
+from ws.creation import create_workspace, name_taken, options_of
 from ws.engine.base import Engine
 from ws.errors import AlreadyExists, BundleRefused, InvalidRequest, LimitExceeded, StoreDamaged
 from ws.history import Snapshot
@@ -221,8 +221,7 @@ def import_bundle(
                 for snapshot in bundle.snapshots:
                     commits.publish(store, replace(snapshot, workspace=record.id))
                 bases.ensure_base(home, record.base, ids=record.ids, progress=progress)
-                with whole_or_gone(home, engine_for, record.id):
-                    create_workspace(home, record, engine_for)
+                create_workspace(home, record, engine_for)
             except BaseException:
                 commits.drop_refs(store, record.id)
                 raise

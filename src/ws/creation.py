@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ws import containers, durable, layers, pool
@@ -17,7 +17,7 @@ from ws.containers import EngineFor
 from ws.errors import Busy, WorkspaceError, WorkspaceExists
 from ws.layout import Home, Intent, Options, WorkspaceRecord
 from ws.records import read_record, write_record
-from ws.recovery import discard_unborn
+from ws.recovery import discard, discard_unborn
 from ws.spec import WorkspaceSpec
 
 STOP_S = 0.8  # that an interrupted create is waited for; what takes longer ends by itself, or is left to recovery
@@ -67,10 +67,25 @@ def create_workspace(
     try:
         worker.finished()
     except BaseException:
-        worker.finished(STOP_S if decision.cancel() else None)
+        in_time = decision.cancel()
+        worker.finished(STOP_S if in_time else None)
+        if not in_time:
+            _discard_made(home, engine_for, record)
         raise
     worker.wait()
     pool.refill(home, record, pool_size)
+
+
+def _discard_made(home: Home, engine_for: EngineFor, record: WorkspaceRecord) -> None:
+    """Remove a workspace that is past its commit point, and that its maker was not told of."""
+    intent = Intent(record.id, "remove", record.engine)
+    with (
+        contextlib.suppress(WorkspaceError, OSError),
+        durable.intent(home.pending(record.id), intent.to_bytes(), sync=False) as announced,
+    ):
+        announced.leave()
+        discard(home, engine_for, record.id, read_record(home, record.id))
+        announced.left = False
 
 
 def _create(home: Home, record: WorkspaceRecord, engine_for: EngineFor, decision: _Decision) -> None:
@@ -90,7 +105,7 @@ def _create(home: Home, record: WorkspaceRecord, engine_for: EngineFor, decision
 
 
 @contextlib.contextmanager
-def whole_or_gone(home: Home, engine_for: EngineFor, workspace_id: str) -> Iterator[None]:
+def whole_or_gone(home: Home, workspace_id: str, remove: Callable[[str], object]) -> Iterator[None]:
     """A create that fails or is interrupted inside this block leaves no workspace, also past its commit point.
 
     The caller puts into the block what makes the workspace and what it still needs to hand it on.
@@ -99,10 +114,8 @@ def whole_or_gone(home: Home, engine_for: EngineFor, workspace_id: str) -> Itera
         yield
     except BaseException:
         if os.path.exists(home.record(workspace_id)):
-            from ws.workspace import Workspace
-
             with contextlib.suppress(WorkspaceError, OSError):
-                Workspace(home, workspace_id, engine_for).remove()
+                remove(workspace_id)
         raise
 
 

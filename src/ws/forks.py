@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from ws import sealing
@@ -29,6 +30,7 @@ def fork(
     engine_for: EngineFor,
     *,
     name: str | None,
+    remove: Callable[[str], object],
     pool_size: int | None = None,
 ) -> WorkspaceRecord:
     """A new workspace that begins as a snapshot of another one is.
@@ -63,7 +65,7 @@ def fork(
             history=History(),
             forked_from=f"{parent.id}/{target.number}",
         )
-        with whole_or_gone(home, engine_for, record.id):
+        with whole_or_gone(home, record.id, remove):
             create_workspace(home, record, engine_for, pool_size=pool_size)
             _mark(home, parent, Mark("fork", target.number, time.time_ns(), record.name))
             return record

@@ -121,7 +121,7 @@ class Manager:
         if spec.name and resolve_name(self._home, spec.name):
             raise name_taken(spec.name)
         record = self._plan(self.engine(spec.engine, spec.runtime), spec, progress)
-        with whole_or_gone(self._home, self.engine, record.id):
+        with whole_or_gone(self._home, record.id, self.remove):
             create_workspace(self._home, record, self.engine, pool_size=self._pool_size)
             return self._handle(record.id, remove_on_exit=remove_on_exit, owned=owned)
 
@@ -153,7 +153,7 @@ class Manager:
         )
         with contextlib.ExitStack() as all_or_none:
             for each in made:
-                all_or_none.enter_context(whole_or_gone(self._home, self.engine, each.id))
+                all_or_none.enter_context(whole_or_gone(self._home, each.id, self.remove))
             return [self._handle(each.id) for each in made]
 
     def _handle(self, workspace_id: str, *, remove_on_exit: bool = False, owned: bool = False) -> Workspace:
@@ -202,7 +202,7 @@ class Manager:
             image=image,
             progress=progress,
         )
-        with whole_or_gone(self._home, self.engine, record.id):
+        with whole_or_gone(self._home, record.id, self.remove):
             return self._handle(record.id)
 
     def _plan(self, engine: Engine, spec: WorkspaceSpec, progress: Progress | None) -> WorkspaceRecord:

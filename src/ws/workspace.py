@@ -322,9 +322,20 @@ class Workspace(Timeline):
         from ws.forks import fork
 
         self._heal()
-        made = fork(self._home, self.id, self._own(snapshot), self._engine_for, name=name, pool_size=self._pool_size)
-        with whole_or_gone(self._home, self._engine_for, made.id):
+        made = fork(
+            self._home,
+            self.id,
+            self._own(snapshot),
+            self._engine_for,
+            name=name,
+            pool_size=self._pool_size,
+            remove=self._remove_other,
+        )
+        with whole_or_gone(self._home, made.id, self._remove_other):
             return Workspace(self._home, made.id, self._engine_for, pool_size=self._pool_size, owner=self._owner)
+
+    def _remove_other(self, workspace_id: str) -> None:
+        Workspace(self._home, workspace_id, self._engine_for).remove()
 
     def start(self) -> None:
         """Bring the container up if it is not; any other use does the same by itself."""

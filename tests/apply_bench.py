@@ -7,11 +7,13 @@ import subprocess
 from pathlib import Path
 
 from tree_picture import picture
-from ws import bases
+from ws import apply_records, bases
 from ws.applying import ApplyResult, bring_over
 from ws.layout import Home, Ids, Options, WorkspaceRecord, open_home
 from ws.store.repository import Store
+from ws.undo_apply import UndoneApply, take_back
 
+ID = "0" * 12
 ME = Ids(1000, 1000, os.geteuid(), os.getegid())
 
 
@@ -25,6 +27,8 @@ class Bench:
         self.source.mkdir(exist_ok=True)
         self.exclude: tuple[str, ...] = ()
         self.base = base
+        self.applied = ""
+        os.makedirs(self.home.workspace(ID), exist_ok=True)
 
     def begin(self, *exclude: str) -> None:
         """What is in the source now is what was imported."""
@@ -33,15 +37,40 @@ class Bench:
         subprocess.run(["cp", "-a", self.source, self.ours], check=True)
 
     def apply(self, *, dry_run: bool = False, with_git_config: bool = False) -> ApplyResult:
+        result, self.applied = self._apply(dry_run=dry_run, with_git_config=with_git_config)
+        return result
+
+    def _apply(self, *, dry_run: bool, with_git_config: bool) -> tuple[ApplyResult, str]:
         live = bases.import_source(self.home, str(self.ours), ids=ME).tree
-        record = WorkspaceRecord(
-            id="0" * 12, name="box", state="ready", engine="none", created_at=0, base="", tree=live, upper="", ids=ME,
-            options=Options(image=""), source_tree=self.base, exclude=self.exclude,
-        )  # fmt: skip
-        with Store(self.home.store) as store:
-            return bring_over(
-                self.home, store, record, live, str(self.source), with_git_config=with_git_config, dry_run=dry_run
+        with Store(self.home.store) as store, store.writing():
+            result, applied = bring_over(
+                self.home,
+                store,
+                self.record(live),
+                live,
+                str(self.source),
+                with_git_config=with_git_config,
+                dry_run=dry_run,
             )
+            return result, self.applied if dry_run else applied
+
+    def undo(self, *, dry_run: bool = False) -> UndoneApply:
+        """Take the newest apply back."""
+        number = apply_records.list_numbers(self.home, ID)[-1]
+        applied = apply_records.read_apply(self.home, ID, number)
+        with Store(self.home.store) as store, store.writing():
+            done = take_back(self.home, store, self.record(""), applied, str(self.source), dry_run=dry_run)
+        if not dry_run:
+            self.applied = applied.base_before
+            apply_records.forget_apply(self.home, ID, number)
+        return done
+
+    def record(self, live: str) -> WorkspaceRecord:
+        return WorkspaceRecord(
+            id=ID, name="box", state="ready", engine="none", created_at=0, base="", tree=live, upper="", ids=ME,
+            options=Options(image=""), source=str(self.source), source_tree=self.base, applied_tree=self.applied,
+            exclude=self.exclude,
+        )  # fmt: skip
 
 
 def essence(root: Path) -> dict[bytes, object]:

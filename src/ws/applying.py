@@ -7,30 +7,38 @@
 What only the workspace changed is brought over; what only the source changed stays; what both changed alike is done
 already. A path that both changed differently is a conflict, and one conflict is enough for nothing to be touched. What
 counts as a change is type, bytes and permissions; times and owners alone do not. What the import left out
-(`--exclude`) is left out here too. What git would run or obey (`store.obeyed`) is withheld unless it is asked for, and
-has a base of its own, so that it can still be asked for later.
+(`--exclude`) is left out here too. Of git directories only an allow list comes unless the rest is asked for
+(`store.git_control_files`).
 
-`landing` does the writing. Afterwards base is what was applied, so that the next apply starts from there.
+What the apply will replace or delete is recorded first (`apply_records`), then `landing` does the writing. Afterwards
+base is what was applied, so that the next apply starts from there; for withheld paths it stays what it was, so that
+they can still be asked for later.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from ws import sealing
+from ws import apply_records, sealing
+from ws.apply_records import ApplyRecord
 from ws.bases import check_source, scan_source
-from ws.errors import ApplyConflict, InvalidRequest
-from ws.landing import STAGING, Landing, Step
+from ws.errors import ApplyConflict, ApplyFailed, InvalidRequest
+from ws.host_facts import read_originals
+from ws.landing import STAGING, Landing
+from ws.landing_stage import Step
 from ws.layout import Home, WorkspaceRecord
 from ws.records import write_record
 from ws.snapshots import look, settled_turn
-from ws.store import obeyed, trees
+from ws.store import git_control_files, trees
 from ws.store.diffs import Change, diff_trees
 from ws.store.excludes import Excludes
+from ws.store.git_control_files import ControlFiles, Withheld
 from ws.store.repository import Store
 from ws.store.statcache import StatCache
+from ws.store.tree_files import edit_tree
 
 Progress = Callable[[str, int, int], None]
 Changes = Mapping[bytes, Change]
@@ -46,9 +54,10 @@ class ApplyResult:
     to: str
     changes: tuple[Change, ...]
     left_out: tuple[str, ...]  # changed in the workspace, excluded when it was made
-    withheld: tuple[str, ...]  # changed in the workspace, and git would run or obey it
+    withheld: tuple[str, ...]  # changed in the workspace, part of a git directory, and not in the allow list
     kept: tuple[str, ...]  # directories that were to go, in which something lies that was not imported
     dry_run: bool
+    reasons: Mapping[str, str] = field(default_factory=dict)  # why a path is withheld
 
 
 def apply(
@@ -62,20 +71,22 @@ def apply(
 ) -> ApplyResult:
     """Bring the workspace's changes back to its source, or to another directory.
 
-    What git runs or obeys stays where it is, unless `with_git_config` asks for it.
+    Of git directories only an allow list comes, unless `with_git_config` asks for the rest. What is replaced or deleted
+    is recorded first, so that `undo_apply` brings it back.
     Raises ApplyConflict with all conflicts, ApplyFailed, InvalidRequest, SourceRefused, SourceChanged, SnapshotFailed,
-    Busy; in each case the directory is as it was. Commit point: the renames, one a path (`landing`).
+    Busy; in each case the directory is as it was. Commit point: the renames, one a path (`landing`); killed between
+    them, some paths are new and some old, another apply finishes and an undo takes back.
     """
     with settled_turn(home, workspace_id, "snapshot") as (record, store):
         target = check_source(home, _target(record, to))
         live = look(home, store, record)
-        result = bring_over(
-            home, store, record, live, target, with_git_config=with_git_config, dry_run=dry_run, progress=progress
-        )
-        if not dry_run and target == record.source:
-            with sealing.exclusive(home, record) as current:
-                git_tree = live if with_git_config else current.applied_git_tree
-                write_record(home, replace(current, applied_tree=live, applied_git_tree=git_tree))
+        with store.writing():  # the collector waits until a record refers to what is written
+            result, base = bring_over(
+                home, store, record, live, target, with_git_config=with_git_config, dry_run=dry_run, progress=progress
+            )
+            if not dry_run and target == record.source:
+                with sealing.exclusive(home, record) as current:
+                    write_record(home, replace(current, applied_tree=base))
         return result
 
 
@@ -96,76 +107,124 @@ def bring_over(
     with_git_config: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> ApplyResult:
-    """Bring what makes the tree `live` different from the record's source to the directory `target`."""
-    theirs_tree, cache = _scan(home, store, record, target, progress)
-    store.refresh()
-    split = _split(store, record, target, live, theirs_tree)
-    plan, conflicts = merge(split.wanted, split.theirs)
-    withheld, refused = merge(split.withheld, split.theirs_git)
-    for more in (split.gone, split.withheld if with_git_config else {}):
-        planned, contradicted = merge(more, split.theirs_git)
-        plan, conflicts = plan + planned, conflicts + contradicted
-    plan.sort(key=lambda change: change.path)
-    steps = [step for change in plan for step in _steps(change)]
+) -> tuple[ApplyResult, str]:
+    """Bring what makes the tree `live` different from the record's source to the directory `target`.
+
+    Returns also the tree that is the base of the next apply.
+    """
+    theirs_tree, cache = scan_target(home, store, record, target, progress)
     top = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        rules = None if with_git_config else ControlFiles(store, live, theirs_tree, top)
+        split = _split(store, record, target, live, theirs_tree, rules)
+        plan, conflicts = merge(split.wanted, split.theirs)
+        steps = plan_steps(plan)
         landing = Landing(top, steps, cache)
         conflicts += [(obstacle.path, obstacle.reason) for obstacle in landing.obstacles()]
         if conflicts:
             raise _conflict(target, conflicts)
+        base = live
         if not dry_run:
-            landing.land(store)
+            base = _next_base(store, live, split)
+            _land(home, store, record, target, top, landing, plan, (theirs_tree, split.base, base))
     finally:
         os.close(top)
-    left = set() if with_git_config else {change.path for change in withheld} | {path for path, _ in refused}
+    withheld, refused = merge({path: split.ours[path] for path in split.withheld}, split.theirs)
+    left = {change.path for change in withheld} | {path for path, _ in refused}
+    shown = git_control_files.uppermost({path: split.withheld[path] for path in left})
     kept = tuple(trees.os_path(path, b"") for path in landing.kept)
-    return ApplyResult(target, tuple(plan), split.left_out, obeyed.uppermost(left), kept, dry_run)
+    return ApplyResult(target, tuple(plan), split.left_out, tuple(shown), kept, dry_run, shown), base
+
+
+def _land(
+    home: Home,
+    store: Store,
+    record: WorkspaceRecord,
+    target: str,
+    top: int,
+    landing: Landing,
+    plan: Sequence[Change],
+    found: tuple[str, str, str],
+) -> None:
+    """Record what will be replaced, then write. `found`: the target's tree, the base of this apply and the next one."""
+    theirs_tree, base, next_base = found
+    if not plan:
+        landing.land(store)  # removes what a killed one left
+        return
+    with store.writing() as writer:
+        after = edit_tree(store, writer, theirs_tree, {change.path: change.new for change in plan})
+        writer.finish()
+    is_source = target == record.source
+    try:
+        originals = read_originals(top, [change.path for change in plan if change.old])
+    except OSError as error:
+        raise ApplyFailed(
+            f"{target} cannot be read: {error.strerror}; nothing was changed", hint="try again"
+        ) from error
+    made = ApplyRecord(
+        number=apply_records.next_number(home, record.id),
+        target=target,
+        before=theirs_tree,
+        after=after,
+        base_before=base if is_source else "",
+        base_after=next_base if is_source else "",
+        made_at=time.time(),
+        originals=originals,
+    )
+    apply_records.write_apply(home, record.id, made)
+    try:
+        landing.land(store)
+    except BaseException:
+        if not landing.is_torn:
+            apply_records.forget_apply(home, record.id, made.number)
+        raise
+    apply_records.forget_oldest(home, record.id)
 
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """What the workspace changed, by what becomes of it; and what the target changed, seen from either base."""
+    """What the workspace changed since the base, by what becomes of it; and what the target changed."""
 
+    base: str
+    ours: Changes
     wanted: Changes
-    withheld: Changes  # git would run or obey it
-    gone: Changes  # it did, and goes with the whole directory around it
+    withheld: Mapping[bytes, Withheld]
     left_out: tuple[str, ...]
     theirs: Changes
-    theirs_git: Changes
 
 
-def _split(store: Store, record: WorkspaceRecord, target: str, live: str, theirs_tree: str) -> _Split:
-    base = git_base = record.source_tree
+def _split(
+    store: Store, record: WorkspaceRecord, target: str, live: str, theirs_tree: str, rules: ControlFiles | None
+) -> _Split:
+    base = record.source_tree
     if target == record.source:
-        base, git_base = record.applied_tree or base, record.applied_git_tree or git_base
+        base = record.applied_tree or base
     ours, theirs = _changes(store, base, live), _changes(store, base, theirs_tree)
-    ours_git, theirs_git = ours, theirs
-    if git_base != base:
-        ours_git, theirs_git = _changes(store, git_base, live), _changes(store, git_base, theirs_tree)
-    rules = obeyed.Obeyed(store, live, theirs_tree)
-    roots = rules.roots(ours_git)
-    passed_over = rules.roots(ours).keys() | roots.keys()
-    plain = {path: change for path, change in ours.items() if path not in passed_over}
-    wanted, left_out = _sift(plain | {path: ours_git[path] for path in roots}, record.exclude)
-    held = obeyed.withheld(ours_git, {path: root for path, root in roots.items() if path in wanted})
-    return _Split(
-        {path: change for path, change in wanted.items() if path not in roots},
-        held,
-        {path: change for path, change in wanted.items() if path in roots and path not in held and path in ours},
-        left_out,
-        theirs,
-        theirs_git,
-    )
+    sifted, left_out = _sift(ours, record.exclude)
+    withheld = rules.withheld(sifted) if rules else {}
+    wanted = {path: change for path, change in sifted.items() if path not in withheld}
+    return _Split(base, ours, wanted, withheld, left_out, theirs)
+
+
+def _next_base(store: Store, live: str, split: _Split) -> str:
+    """What the workspace has, but for withheld paths, which are as they were."""
+    if not split.withheld:
+        return live
+    with store.writing() as writer:
+        tree = edit_tree(store, writer, live, {path: split.ours[path].old for path in split.withheld})
+        writer.finish()
+    store.refresh()
+    return tree
 
 
 def _changes(store: Store, base: str, tree: str) -> dict[bytes, Change]:
     return {change.path: change for change in diff_trees(store, base, tree)}
 
 
-def _scan(
+def scan_target(
     home: Home, store: Store, record: WorkspaceRecord, target: str, progress: Progress | None
 ) -> tuple[str, StatCache]:
+    """The tree of a directory of the host as it is now, with its objects in the store, and what was seen there."""
     with store.writing() as writer:
         found = scan_source(
             home,
@@ -177,7 +236,8 @@ def _scan(
             passing_over=(_OWN_LEFTOVERS,),
             progress=progress,
         )
-        writer.finish()  # nothing refers to it: the collector takes it away
+        writer.finish()
+    store.refresh()
     return found
 
 
@@ -257,6 +317,12 @@ def _told(base: State | None, now: State | None) -> str:
     return "changed" if base[0] == now[0] else "replaced"
 
 
+def plan_steps(plan: list[Change]) -> list[Step]:
+    """The steps to take for these changes, which are sorted by path first."""
+    plan.sort(key=lambda change: change.path)
+    return [step for change in plan for step in _steps(change)]
+
+
 def _steps(change: Change) -> Iterator[Step]:
     old, new, path = change.old, change.new, change.path
     directories = [side is not None and side.meta.kind == "d" for side in (old, new)]
@@ -275,11 +341,18 @@ def _same_kind(old: trees.File, new: trees.File) -> bool:
 
 
 def _conflict(target: str, conflicts: list[tuple[bytes, str]]) -> ApplyConflict:
+    return conflict_error(
+        target, conflicts, "undo the change on one side, or take the workspace's changes with `ws export --patch`"
+    )
+
+
+def conflict_error(target: str, conflicts: list[tuple[bytes, str]], hint: str) -> ApplyConflict:
+    """The error that lists all conflicts with a directory, of which nothing was touched."""
     told = tuple((trees.os_path(path, b""), reason) for path, reason in sorted(dict(conflicts).items()))
     count = "1 conflict" if len(told) == 1 else f"{len(told)} conflicts"
     lines = [f"{count} with {target}; nothing there was touched", *(f"{path}: {reason}" for path, reason in told)]
     return ApplyConflict(
         "\n".join(lines),
-        hint="undo the change on one side, or take the workspace's changes with `ws export --patch`",
+        hint=hint,
         conflicts=told,
     )

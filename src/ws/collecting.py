@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ws import bases, durable, layers
+from ws import apply_records, bases, durable, layers
 from ws.errors import Busy, NotFound
 from ws.layout import Home, WorkspaceRecord
 from ws.pool import waiting_containers
@@ -325,7 +325,8 @@ def _needed_trees(home: Home) -> set[str]:
     needed: set[str] = set()
     for record in _records(home):
         needed.update((record.tree, record.origin_tree, record.source_tree, looked_tree(home, record.id) or ""))
-        needed.update((record.applied_tree, record.applied_git_tree))
+        needed.add(record.applied_tree)
+        needed |= apply_records.needed_trees(home, record.id)
         needed.update(waiting.tree for waiting in record.history.unsettled)
     for key in os.listdir(home.at("bases")):
         needed.add(key.split("-")[0])

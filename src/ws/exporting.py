@@ -6,24 +6,27 @@ alone, FIFOs, owners, times, anything inside a `.git`) is named, so that nobody 
 A directory belongs to whoever asked for it, all of it, without setuid bits: a file that a container owned by root has
 no such owner out here.
 
-What git would run or obey (`store.obeyed`) is in neither unless it is asked for; a directory has it as it was imported.
+Of git directories only an allow list (`store.git_control_files`) is in either, unless the rest is asked for; in a
+directory the rest is as it was imported.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from ws import durable
 from ws.errors import AlreadyExists, InvalidRequest
 from ws.layout import Home, Ids, WorkspaceRecord
 from ws.removing import remove_tree
 from ws.snapshots import look, settled_turn
-from ws.store import obeyed, patches, trees
+from ws.store import git_control_files, patches, trees
 from ws.store.checkout import Statistics, materialise
 from ws.store.diffs import Change, diff_trees
+from ws.store.git_control_files import ControlFiles, Withheld
 from ws.store.repository import Store
+from ws.store.tree_files import edit_tree
 
 Progress = Callable[[str, int, int], None]
 
@@ -34,8 +37,9 @@ class ExportedPatch:
 
     changes: tuple[Change, ...]
     left_out: tuple[str, ...]  # changes that git has no words for
-    withheld: tuple[str, ...]  # changes of what git runs or obeys
+    withheld: tuple[str, ...]  # changes of git directories that are not in the allow list
     git_dir: str
+    reasons: Mapping[str, str] = field(default_factory=dict)  # why a path is withheld
 
     def __str__(self) -> str:
         return self.data().decode(errors="replace")
@@ -55,7 +59,8 @@ class ExportedDirectory:
     path: str
     files: int
     size_bytes: int
-    withheld: tuple[str, ...]  # what git runs or obeys, and was not imported so
+    withheld: tuple[str, ...]  # parts of git directories that are as they were imported, or missing
+    reasons: Mapping[str, str] = field(default_factory=dict)  # why a path is withheld
 
 
 def export_patch(home: Home, workspace_id: str, *, with_git_config: bool = False) -> ExportedPatch:
@@ -65,15 +70,14 @@ def export_patch(home: Home, workspace_id: str, *, with_git_config: bool = False
         store.refresh()
         changes = diff_trees(store, record.source_tree, live)
         held = {} if with_git_config else _withheld(store, changes, live, record.source_tree)
+    shown = git_control_files.uppermost(held)
     changes = [change for change in changes if change.path not in held]
     sayable = tuple(change for change in changes if patches.is_expressible(change))
-    told = {path for path, change in held.items() if change.kind != "metadata"}
-    return ExportedPatch(sayable, tuple(_left_out(changes, sayable)), obeyed.uppermost(told), home.store)
+    return ExportedPatch(sayable, tuple(_left_out(changes, sayable)), tuple(shown), home.store, shown)
 
 
-def _withheld(store: Store, changes: list[Change], live: str, before: str | None) -> dict[bytes, Change]:
-    found = {change.path: change for change in changes}
-    return obeyed.withheld(found, obeyed.Obeyed(store, live, before).roots(found))
+def _withheld(store: Store, changes: list[Change], live: str, before: str | None) -> dict[bytes, Withheld]:
+    return ControlFiles(store, live, before).withheld({change.path: change for change in changes})
 
 
 def _left_out(changes: list[Change], sayable: tuple[Change, ...]) -> Iterator[str]:
@@ -110,23 +114,32 @@ def export_directory(
     with settled_turn(home, workspace_id, "snapshot") as (record, store):
         live = look(home, store, record)
         store.refresh()
-        instead = {} if with_git_config else _instead(store, record, live)
-        found = _write(store, record, live, target, instead, progress)
-    return ExportedDirectory(target, found.files, found.size_bytes, obeyed.uppermost(set(instead)))
+        with store.writing():  # the collector waits until the tree is written out
+            held = {} if with_git_config else _find_withheld(store, record, live)
+            tree = _as_imported(store, live, held)
+            found = _write(store, record, tree, target, progress)
+    shown = git_control_files.uppermost({path: why for path, (_, why) in held.items()})
+    return ExportedDirectory(target, found.files, found.size_bytes, tuple(shown), shown)
 
 
-def _instead(store: Store, record: WorkspaceRecord, live: str) -> dict[bytes, trees.File | None]:
-    """For the files that git would run or obey and that are not as they were imported: what was there then, if a file.
+def _find_withheld(store: Store, record: WorkspaceRecord, live: str) -> dict[bytes, tuple[Change, Withheld]]:
+    """What is not as it was imported, and does not come unasked.
 
-    Where nothing was imported from this machine, which is so after `ws import`, all of them are of others' making.
+    Where nothing was imported from this machine, which is so after `ws import`, all of it is of others' making.
     """
     before = record.source_tree if record.source else None
-    held = _withheld(store, diff_trees(store, before, live), live, before)
-    return {
-        path: change.old if change.old and change.old.meta.kind != "d" else None
-        for path, change in held.items()
-        if change.kind != "metadata" and change.new and change.new.meta.kind != "d"
-    }
+    changes = diff_trees(store, before, live)
+    held = _withheld(store, changes, live, before)
+    return {change.path: (change, held[change.path]) for change in changes if change.path in held}
+
+
+def _as_imported(store: Store, live: str, held: dict[bytes, tuple[Change, Withheld]]) -> str:
+    """The tree `live`, but with withheld paths as they were imported, or without them."""
+    with store.writing() as writer:
+        tree = edit_tree(store, writer, live, {path: change.old for path, (change, _) in held.items()})
+        writer.finish()
+    store.refresh()
+    return tree
 
 
 def _write(
@@ -134,14 +147,13 @@ def _write(
     record: WorkspaceRecord,
     tree: str,
     target: str,
-    instead: dict[bytes, trees.File | None],
     progress: Progress | None,
 ) -> Statistics:
     parent, name = os.path.split(target)
     building = os.path.join(parent, f".{name[:200]}.{os.urandom(4).hex()}.tmp")
     ids = Ids(record.ids.uid, record.ids.gid, os.geteuid(), os.getegid())
     try:
-        found = materialise(store, tree, building, ids=ids, plain=True, instead=instead, progress=progress)
+        found = materialise(store, tree, building, ids=ids, plain=True, progress=progress)
         durable.sync_filesystem(building)
         durable.rename_new(building, target)
         return found

@@ -20,17 +20,16 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ws import durable
 from ws.errors import ApplyFailed
 from ws.fs.kernel import exchange, open_directory, rename_new
 from ws.fs.trees import remove_any
+from ws.host_facts import Original
+from ws.landing_stage import Stage, Step, failed
 from ws.store import trees
-from ws.store.chunks import write_all
-from ws.store.copying import Copier
 from ws.store.gathering import Row
 from ws.store.repository import Store
 from ws.store.statcache import StatCache
@@ -38,18 +37,6 @@ from ws.store.statcache import StatCache
 STAGING = ".ws-apply-"
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-Action = Literal["delete", "mkdir", "write", "mode"]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One path: what is to be there, and what is there now. Deletions come before anything of the same path."""
-
-    action: Action
-    path: bytes
-    old: trees.File | None
-    new: trees.File | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +48,12 @@ class Obstacle:
 class Landing:
     """A directory, open as `top`, and the steps to be taken in it; `cache` says what was seen there."""
 
-    def __init__(self, top: int, steps: Sequence[Step], cache: StatCache) -> None:
+    def __init__(
+        self, top: int, steps: Sequence[Step], cache: StatCache, originals: Mapping[bytes, Original] | None = None
+    ) -> None:
+        """`originals` is what is to be given back to paths that come back, beside their content (`host_facts`)."""
         self._top = top
+        self._originals = originals or {}
         self._found = os.fstat(top)
         self._steps = steps
         self._cache = cache
@@ -72,6 +63,7 @@ class Landing:
         self._deleted = {step.path for step in steps if step.action == "delete"}
         self._staging = -1
         self._undo: list[Callable[[], None]] = []
+        self.is_torn = False  # an error half way could not be taken back
         self.kept: list[bytes] = []  # directories that were to go, and in which something else lies
 
     @contextlib.contextmanager
@@ -161,10 +153,11 @@ class Landing:
             os.mkdir(name, 0o700, dir_fd=self._top)
             self._staging = os.open(name, _DIRECTORY, dir_fd=self._top)
         except OSError as error:
-            raise _failed(b"", error) from error
+            raise failed(b"", error) from error
         try:
             fcntl.flock(self._staging, fcntl.LOCK_EX)
-            self._stage(store)
+            with Stage(self._top, self._staging, self._originals, self._deleted) as stage:
+                stage.make_all(store, self._steps)
             self._sync()
             for obstacle in self.obstacles():
                 raise ApplyFailed(
@@ -179,64 +172,7 @@ class Landing:
         try:
             durable.sync_filesystem(f"/proc/self/fd/{self._staging}")
         except OSError as error:
-            raise _failed(b"", error) from error
-
-    def _stage(self, store: Store) -> None:
-        copier = Copier(self._staging, owner=(self._found.st_uid, self._found.st_gid))
-        xattrs = _takes_xattrs(self._staging)
-        try:
-            copier.enter(b"")
-            for number, step in enumerate(self._steps):
-                try:
-                    if step.action == "mkdir" and step.new:
-                        self._stage_directory(number, step.new)
-                    elif step.action == "write" and step.new:
-                        self._stage_file(store, copier, number, step, step.new, xattrs=xattrs)
-                except OSError as error:
-                    raise _failed(step.path, error) from error
-        finally:
-            copier.close()
-
-    def _stage_directory(self, number: int, new: trees.File) -> None:
-        """With its mode already, as far as we can still fill it: a crash before the end must not leave it closed."""
-        name = b"%d" % number
-        os.mkdir(name, 0o700, dir_fd=self._staging)
-        os.chmod(name, new.meta.mode & 0o777 | 0o700, dir_fd=self._staging)
-        if os.geteuid() == 0:
-            os.chown(name, self._found.st_uid, self._found.st_gid, dir_fd=self._staging)
-
-    def _stage_file(
-        self, store: Store, copier: Copier, number: int, step: Step, file: trees.File, *, xattrs: bool
-    ) -> None:
-        meta, name, owner = file.meta, b"%d" % number, self._owner(step)
-        mode = meta.mode & 0o777  # a setuid bit that a container set means nothing good on the host
-        if meta.kind == "l":
-            target = b"".join(trees.read_chunks(store, file, step.path))
-            copier.link(name, target, meta.mtime_ns, owner)
-        elif meta.kind == "p":
-            copier.fifo(name, mode, meta.mtime_ns, owner)
-        else:
-            fd = copier.begin(name, 0o600)
-            try:
-                position = 0
-                for chunk in trees.read_chunks(store, file, step.path):
-                    if meta.kind == "f" or chunk.count(0) != len(chunk):  # else a hole
-                        write_all(fd, chunk, position)
-                    position += len(chunk)
-                os.ftruncate(fd, position)
-                os.fchmod(fd, mode)
-                copier.end(fd, mode, meta.mtime_ns, meta.xattrs if xattrs else (), owner)
-            finally:
-                os.close(fd)
-
-    def _owner(self, step: Step) -> tuple[int, int]:
-        """Who has the file that is replaced; else who has the directory. Never the container's ids."""
-        if step.old is not None and step.path not in self._deleted:
-            parent, name = os.path.split(step.path)
-            with self._directory(parent) as directory:
-                look = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            return look.st_uid, look.st_gid
-        return self._found.st_uid, self._found.st_gid
+            raise failed(b"", error) from error
 
     # -- the renames ---------------------------------------------------------------------------------------------
 
@@ -255,15 +191,17 @@ class Landing:
                     with self._directory(parent) as directory:
                         self._take(number, step, directory, name.decode("utf-8", "surrogateescape"))
                 except OSError as error:
-                    raise _failed(step.path, error) from error
+                    raise failed(step.path, error) from error
             for _, step in reversed(numbered):
                 if step.action == "mkdir" and step.new:
                     self._finish_directory(step.path, step.new)
             self._sync()
         except BaseException:
             for undo in reversed(self._undo):
-                with contextlib.suppress(OSError):
+                try:
                     undo()
+                except OSError:
+                    self.is_torn = True
             raise
 
     def _take(self, number: int, step: Step, directory: int, name: str) -> None:
@@ -309,7 +247,8 @@ class Landing:
             look = os.fstat(fd)
             assert step.new
             special = look.st_mode & 0o7000 if stat.S_ISDIR(look.st_mode) else 0
-            os.chmod(f"/proc/self/fd/{fd}", special | step.new.meta.mode & 0o777)
+            original = self._originals.get(step.path)
+            os.chmod(f"/proc/self/fd/{fd}", original.mode if original else special | step.new.meta.mode & 0o777)
         finally:
             os.close(fd)
         self._undo.append(lambda: self._set_mode(step.path, stat.S_IMODE(look.st_mode)))
@@ -317,7 +256,8 @@ class Landing:
     def _finish_directory(self, path: bytes, new: trees.File) -> None:
         """A new directory gets its last mode and its time once nothing more comes into it."""
         with self._directory(path) as directory:
-            os.fchmod(directory, new.meta.mode & 0o777)
+            original = self._originals.get(path)
+            os.fchmod(directory, original.mode if original else new.meta.mode & 0o777)
             os.utime(directory, ns=(new.meta.mtime_ns, new.meta.mtime_ns))
 
     # -- and backwards -------------------------------------------------------------------------------------------
@@ -373,19 +313,3 @@ def remove_leftovers(top: int) -> None:
             pass  # somebody is at work
         finally:
             os.close(fd)
-
-
-def _takes_xattrs(directory: int) -> bool:
-    try:
-        os.setxattr(directory, "user.ws", b"")
-    except OSError:
-        return False
-    return True
-
-
-def _failed(path: bytes, error: OSError) -> ApplyFailed:
-    where = trees.os_path(path, b"") or "the directory"
-    return ApplyFailed(
-        f"{where} cannot be written: {error.strerror}; what had been written was taken back",
-        hint="see to it that you may write there, and that the disk is not full",
-    )

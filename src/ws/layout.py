@@ -9,6 +9,7 @@
     workspaces/ID/events.jsonl  what its tools did
     workspaces/ID/memory.json   what a dialect remembers between calls: the session of a persistent shell
     workspaces/ID/stacks/N      Stack: the layers of snapshot N, as long as they are there (`stacks`)
+    workspaces/ID/applies/N     ApplyRecord: what an apply replaced on the host, to undo it (`apply_records`)
     workspaces/ID/looked        the tree that a diff, an apply or an export saw last: the collector spares it
     names/NAME                  symlink to ID; making it claims the name
     bases/KEY/                  data (the immutable tree) and info.json (`bases`)
@@ -87,6 +88,9 @@ class Home:
 
     def memory(self, workspace_id: str) -> str:
         return self.at("workspaces", workspace_id, "memory.json")
+
+    def applies(self, workspace_id: str) -> str:
+        return self.at("workspaces", workspace_id, "applies")
 
     def stack(self, workspace_id: str, number: int) -> str:
         return self.at("workspaces", workspace_id, "stacks", str(number))
@@ -364,8 +368,7 @@ class WorkspaceRecord:
     history: History = History()
     origin_tree: str = ""  # what the workspace began as: its base
     source_tree: str = ""  # what the source was when it was imported: the middle of a three-way apply
-    applied_tree: str = ""  # what was last applied to the source: the middle from then on
-    applied_git_tree: str = ""  # the same for what git obeys, which is applied only when it is asked for
+    applied_tree: str = ""  # the same after an apply to the source: what was applied, and of the rest what was before
     forked_from: str | None = None  # ID/N
     skipped: tuple[str, ...] = ()  # what of the source was left out, as PATH: REASON
 
@@ -383,6 +386,7 @@ class WorkspaceRecord:
             fields: dict[str, Any] = json.loads(data)
             if fields.pop("format") != FORMAT:
                 raise StateError("the record has another format")
+            fields.pop("applied_git_tree", None)  # of older versions; applied_tree has it all
             container = fields.pop("container")
             return cls(
                 ids=Ids(**fields.pop("ids")),

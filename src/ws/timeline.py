@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ws.exporting import ExportedDirectory, ExportedPatch
     from ws.history import Origin, Snapshot
     from ws.restores import Restored, RestorePlan
+    from ws.undo_apply import UndoneApply
 
 Progress = Callable[[str, int, int], None]
 
@@ -141,7 +142,8 @@ class Timeline(ABC):
     ) -> ApplyResult:
         """Bring the changes back to the source directory, or to another one, three-way, all of them or none.
 
-        What git would run or obey there, as hooks and configuration, comes only `with_git_config`.
+        Of git directories only an allow list comes; hooks, configuration and all else there only `with_git_config`.
+        `undo_apply` takes it back.
         Raises ApplyConflict (listing all), ApplyFailed, SourceChanged; then nothing there was changed. Commit point:
         the renames, one a path.
         """
@@ -149,6 +151,19 @@ class Timeline(ABC):
 
         where = os.fspath(to) if to is not None else None
         return apply(self._home, self.id, where, with_git_config=with_git_config, dry_run=dry_run, progress=progress)
+
+    def undo_apply(
+        self, to: str | os.PathLike[str] | None = None, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> UndoneApply:
+        """Take back the newest apply that was not undone yet, or the newest one to a directory; all of it or nothing.
+
+        Raises NotFound when there is none, ApplyConflict (listing all paths that changed since), ApplyFailed,
+        SourceChanged; then nothing there was changed. Commit point: the renames, one a path; another undo finishes.
+        """
+        from ws.undo_apply import undo_apply
+
+        where = os.fspath(to) if to is not None else None
+        return undo_apply(self._home, self.id, where, dry_run=dry_run, progress=progress)
 
     def export_patch(self, *, with_git_config: bool = False) -> ExportedPatch:
         """What changed since the import, in words that `git apply` takes; names what is not in it."""
@@ -161,7 +176,7 @@ class Timeline(ABC):
     ) -> ExportedDirectory:
         """Write everything into a new directory that belongs to the caller. Commit point: its rename.
 
-        What git would run or obey is as it was imported, and otherwise there only `with_git_config`.
+        What the allow list for git directories does not have is as it was imported, unless `with_git_config`.
         """
         from ws.exporting import export_directory
 

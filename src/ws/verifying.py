@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ws import bases
+from ws import apply_records, bases
 from ws.errors import KernelRefused, StoreDamaged
 from ws.layers import is_trusted
 from ws.layout import Home, WorkspaceRecord
@@ -138,7 +138,7 @@ def _trees_of(home: Home, store: Store, record: WorkspaceRecord) -> tuple[list[_
         problems.append(f"{published + 1 - len(ids)} snapshots are missing")
     known = {tree.tree for tree in trees}
     waiting = [one.tree for one in record.history.unsettled]
-    applied = (record.applied_tree, record.applied_git_tree)
+    applied = (record.applied_tree, *apply_records.needed_trees(home, record.id))
     for tree in (record.tree, record.origin_tree, record.source_tree, *applied, *waiting):
         if tree and tree not in known:
             trees.append(_Tree(tree, record.name, record.id))

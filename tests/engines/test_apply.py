@@ -13,7 +13,7 @@ import pytest
 
 from cli_stage import Stage, warm_home
 from ws.engine.base import Engine
-from ws.errors import ApplyConflict, InvalidRequest
+from ws.errors import ApplyConflict, InvalidRequest, NotFound
 from ws.manager import Manager
 from ws.workspace import Workspace
 
@@ -185,17 +185,89 @@ def test_what_git_would_run_stays_until_it_is_asked_for(
     )
     done = stage.run("apply", "box")
     assert (done.returncode, done.stdout) == (0, b"M\tsrc/main.py\n")
+    reason = "it is not among the files of a git directory that come unasked"
     assert done.stderr.decode().splitlines() == [
-        "note: left out, git would run or obey it: .git/config",
-        "note: left out, git would run or obey it: .git/hooks/post-index-change",
-        "note: look at it, and bring it with --with-git-config if you trust it",
+        f"note: withheld: .git/config: {reason}",
+        f"note: withheld: .git/hooks/post-index-change: {reason}",
+        "note: git may run or obey what is withheld; check it, and bring it with --with-git-config",
     ]
     subprocess.run(["git", "add", "--all"], cwd=project, check=True)
     assert not wire.exists()
-    # It is still told of, and still to be had, though all else has come already.
+    # It is still reported, and can still be had, though all else has come already.
     assert stage.data("apply", "box", "--dry-run")["withheld"] == [".git/config", ".git/hooks/post-index-change"]
     assert stage.run("apply", "box", "--with-git-config").stdout == b"M\t.git/config\nA\t.git/hooks/post-index-change\n"
     subprocess.run(["git", "status"], cwd=project, check=True, capture_output=True)
     assert wire.exists()
     sh(box, "git config user.name agent")
     assert stage.run("apply", "box", "--with-git-config").stdout == b"M\t.git/config\n"
+
+
+def test_a_forged_index_and_a_git_directory_in_parts_stay(stage: Stage, box: Workspace, project: Path) -> None:
+    """The reproductions: an index that names a hook, and HEAD and config first, objects and refs later."""
+    sh(box, "git add notes; git -c user.name=x -c user.email=x@x commit -qm first")
+    assert box.apply().withheld == ()
+    forge = (
+        "import hashlib, struct\n"
+        "name = b'.git/hooks/post-checkout'\n"
+        "body = struct.pack('>4sII', b'DIRC', 2, 1) + struct.pack('>10I', 0, 0, 0, 0, 0, 0, 0o100755, 0, 0, 0)\n"
+        "body += bytes.fromhex('e69de29bb2d1d6434b8b29ae775ad8c2e48c5391') + struct.pack('>H', len(name)) + name\n"
+        "body += bytes(8 - (62 + len(name)) % 8)\n"
+        "open('.git/index', 'wb').write(body + hashlib.sha1(body).digest())\n"
+    )
+    assert box.exec(["python3", "-c", forge]).exit_code == 0
+    sh(box, "mkdir docs; git init -q --bare /tmp/trap; cp /tmp/trap/HEAD /tmp/trap/config docs")
+    assert box.apply().withheld == (".git/index",)
+    sh(box, "cp -r /tmp/trap/objects /tmp/trap/refs docs")
+    done = stage.run("apply", "box")
+    assert b"note: withheld: .git/index: it has an entry b'.git/hooks/post-checkout'" in done.stderr
+    assert b"note: withheld: docs: " in done.stderr
+    assert sorted(os.listdir(project / "docs")) == ["HEAD", "config"]
+    # A new directory is made by the same rules.
+    exported = box.export_dir(project.parent / "exported")
+    assert exported.withheld == (".git/index", "docs")
+    assert not (project.parent / "exported" / "docs").exists()
+    index = (project.parent / "exported" / ".git" / "index").exists()
+    assert index is False, "there was none when it was imported"
+
+
+def test_an_apply_is_undone_by_name_and_by_directory(
+    stage: Stage, manager: Manager, box: Workspace, project: Path, tmp_path: Path
+) -> None:
+    none = stage.run("apply", "--undo", "box")
+    assert (none.returncode, none.stdout) == (3, b"")
+    other = tmp_path / "other"
+    subprocess.run(["cp", "-a", project, other], check=True)
+    sh(box, "echo two >> src/main.py; rm notes; mkdir new; echo x > new/x")
+    assert stage.run("apply", "box", "--to", str(other)).returncode == 0
+    assert stage.run("apply", "box").returncode == 0
+    told = stage.run("apply", "--undo", "box", "--dry-run")
+    assert told.stdout == b"D\tnew/\nD\tnew/x\nA\tnotes\nM\tsrc/main.py\n"
+    assert not (project / "notes").exists()
+    # What was kept survives a collection, and goes with the workspace.
+    manager.gc()
+    (project / "src" / "main.py").write_text("mine\n")
+    refused = stage.run("apply", "--undo", "box")
+    assert refused.returncode == 8
+    assert b"src/main.py: it changed since the apply" in refused.stderr
+    assert not (project / "notes").exists()
+    (project / "src" / "main.py").write_text("one\ntwo\n")
+    assert stage.run("apply", "--undo", "box").stdout == told.stdout
+    assert (project / "notes").read_text() == "notes\n"
+    assert not (project / "new").exists()
+    assert stage.run("apply", "--undo", "box", "--to", str(project)).returncode == 3
+    assert [change.path for change in box.undo_apply(other).changes] == [b"new", b"new/x", b"notes", b"src/main.py"]
+    assert (other / "notes").exists()
+    # Everything is to be applied again.
+    assert stage.run("apply", "box").stdout == b"A\tnew/\nA\tnew/x\nD\tnotes\nM\tsrc/main.py\n"
+    assert stage.run("apply", "--undo", "box", "--with-git-config").returncode == 2
+    assert stage.run("verify").returncode == 0
+
+
+def test_a_handle_undoes_what_was_applied(box: Workspace, project: Path) -> None:
+    sh(box, "rm -r src notes")
+    box.apply()
+    assert sorted(os.listdir(project)) == [".git", "build.log"]
+    assert box.undo_apply().to == str(project)
+    assert (project / "src" / "main.py").read_text() == "one\n"
+    with pytest.raises(NotFound):
+        box.undo_apply()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,16 +120,14 @@ def test_what_git_would_run_is_in_no_directory_and_no_patch(
     sh(box, f"git config core.fsmonitor true; {hook}; ln .git/hooks/pre-commit hard; git init -q --bare trap")
     result = tmp_path / "result"
     done = stage.run("export", "box", "--dir", str(result))
-    assert b"left out, git would run or obey it: .git/hooks/pre-commit\n" in done.stderr
+    assert b"note: withheld: .git/hooks/pre-commit: " in done.stderr
     assert (result / ".git" / "config").read_bytes() == (project / ".git" / "config").read_bytes()
     assert not (result / ".git" / "hooks" / "pre-commit").exists()
     assert (result / "hard").read_text() == "#!/bin/sh\n"
-    assert (result / "trap" / "objects").is_dir()
-    assert not (result / "trap" / "HEAD").exists()
+    assert not (result / "trap").exists()
     patch = stage.data("export", "box", "--patch")
-    assert {".git/config", "trap/config", "trap/HEAD"} <= set(patch["withheld"])
-    assert "trap/description" in patch["patch"]
-    assert "trap/config" not in patch["patch"]
+    assert {".git/config", "trap"} <= set(patch["withheld"])
+    assert "trap" not in patch["patch"]
     everything = stage.data("export", "box", "--dir", str(tmp_path / "all"), "--with-git-config")
     assert everything["withheld"] == []
     assert os.path.samefile(tmp_path / "all" / ".git" / "hooks" / "pre-commit", tmp_path / "all" / "hard")
@@ -177,6 +178,40 @@ def test_a_bundle_is_the_same_workspace_elsewhere(
     finally:
         there.run("rm", "--all", "--yes")
     assert there.left() == []
+
+
+def test_what_was_deleted_of_a_git_directory_is_as_it_was_imported(
+    stage: Stage, box: Workspace, project: Path, tmp_path: Path
+) -> None:
+    """As an apply would leave it: a new directory has no fewer of the user's hooks."""
+    sh(box, "rm -r .git/hooks .git/info .git/config; rm old")
+    exported = box.export_dir(tmp_path / "result")
+    assert exported.withheld == (".git/config", ".git/hooks", ".git/info/exclude")
+    left, right = (
+        sorted(str(path.relative_to(top)) for path in top.rglob("*")) for top in (project, tmp_path / "result")
+    )
+    assert set(left) - set(right) == {"old"}
+
+
+def test_a_patch_on_a_terminal_forges_nothing(stage: Stage, box: Workspace) -> None:
+    sh(box, "printf 'a\\033]0;title\\007b\\rc\\302\\233d\\342\\200\\256e\\n' > src/main.py")
+    raw = stage.run("export", "box", "--patch").stdout
+    assert b"\x1b]0;title\x07b\rc\xc2\x9bd" in raw, "a program gets the bytes"
+    leader, follower = pty.openpty()
+    words = [sys.executable, "-m", "ws", "export", "box", "--patch"]
+    shell = subprocess.Popen(words, env=stage.env, stdout=follower, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    os.close(follower)
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: the other end is closed
+        while part := os.read(leader, 65536):
+            shown += part
+    _, said = shell.communicate()
+    os.close(leader)
+    assert shell.returncode == 0
+    assert b"+a\\x1b]0;title\\x07b\\rc\\x9bd\\u202ee\r\n" in shown
+    assert not {byte for byte in shown if byte < 32} - {9, 10, 13}
+    assert b"\xc2\x9b" not in shown
+    assert b"control characters are shown escaped" in said
 
 
 def test_three_thousand_levels_leave_and_arrive(manager: Manager, stage: Stage, tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from injection import DURABLE, Point, kill_at_each, run_injected, spread, trace_points
 
-from apply_bench import Bench, essence
+from apply_bench import ID, Bench, essence
 from cli_stage import warm_home
+from ws import apply_records
 from ws.engine.base import Engine
 from ws.manager import Manager
 from ws.workspace import Workspace
@@ -36,6 +37,22 @@ import ws.landing
 bench = Bench(Path(sys.argv[1]), base=sys.argv[2])
 try:
     bench.apply()
+except WorkspaceError as error:
+    os.writev(2, [error.code.encode()])
+    os._exit(3)
+"""
+
+UNDO = f"""
+import sys
+sys.path.insert(0, {str(TESTS)!r})
+import os
+from pathlib import Path
+from apply_bench import Bench
+from ws.errors import WorkspaceError
+import ws.landing
+bench = Bench(Path(sys.argv[1]), base=sys.argv[2])
+try:
+    bench.undo()
 except WorkspaceError as error:
     os.writev(2, [error.code.encode()])
     os._exit(3)
@@ -80,6 +97,8 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def reset(bench: Bench) -> None:
+    shutil.rmtree(bench.home.applies(ID), ignore_errors=True)
+    bench.applied = ""
     shutil.rmtree(bench.source)
     subprocess.run(["cp", "-a", bench.source.parent / "pristine", bench.source], check=True)
 
@@ -126,6 +145,81 @@ def test_a_disk_that_refuses_takes_everything_back(bench: Bench, fault: str) -> 
         bench.apply()
         assert essence(bench.source) == new
         reset(bench)
+
+
+# -- undoing an apply ------------------------------------------------------------------------------------------------
+
+
+def test_an_apply_killed_anywhere_can_be_undone(bench: Bench) -> None:
+    """What is replaced is recorded before the first path is touched, whatever kills the apply."""
+    arguments = [str(bench.source.parent), bench.base]
+    old = essence(bench.source)
+    undone = 0
+    for outcome in kill_at_each(APPLY, arguments, points_of_apply(bench), about=0 if EVERY else 14):
+        touched = without_staging(essence(bench.source)) != old
+        assert not touched or numbers(bench), f"{outcome.point}: something was replaced and not kept"
+        while numbers(bench):
+            bench.undo()
+            undone += 1
+        assert without_staging(essence(bench.source)) == old, outcome.point
+        reset(bench)
+    assert undone > 3
+
+
+def points_of_undo(bench: Bench) -> list[Point]:
+    bench.apply()
+    points = trace_points(UNDO, [str(bench.source.parent), bench.base], calls=DURABLE)
+    assert not numbers(bench)
+    return points
+
+
+def test_a_killed_undo_leaves_each_path_old_or_new_and_the_next_finishes(bench: Bench) -> None:
+    arguments = [str(bench.source.parent), bench.base]
+    bench.apply()
+    bench.undo()
+    old, new = essence(bench.source), essence(bench.ours)
+    points, killed = points_of_undo(bench), 0
+    reset(bench)
+    bench.apply()
+    for outcome in kill_at_each(UNDO, arguments, points, about=0 if EVERY else 14):
+        killed += outcome.killed
+        found = without_staging(essence(bench.source))
+        for path in {*old, *new, *found} - {b""}:
+            content = {side.get(path, (0,))[-1] for side in (old, new)}  # type: ignore[index]
+            assert path not in found or found[path][-1] in content, outcome.point  # type: ignore[index]
+        for path in old.keys() & new.keys():
+            assert path in found, f"{outcome.point}: {path!r} is lost"
+        if numbers(bench):
+            bench.undo()
+        assert without_staging(essence(bench.source)) == old, outcome.point
+        reset(bench)
+        bench.apply()
+    assert killed > 5
+
+
+@pytest.mark.parametrize("fault", ["error=ENOSPC", "error=EIO"])
+def test_an_undo_on_a_disk_that_refuses_takes_everything_back(bench: Bench, fault: str) -> None:
+    arguments = [str(bench.source.parent), bench.base]
+    old, new = essence(bench.source), essence(bench.ours)
+    points = points_of_undo(bench)
+    for point in spread(points, 0 if EVERY else 12):
+        reset(bench)
+        bench.apply()
+        outcome = run_injected(UNDO, arguments, point=point, fault=fault)
+        found = without_staging(essence(bench.source))
+        assert found in (old, new), f"{point}: {outcome.stderr}"
+        assert outcome.status in (0, 1, 3)
+        while numbers(bench):
+            bench.undo()
+        assert without_staging(essence(bench.source)) == old
+
+
+def numbers(bench: Bench) -> list[int]:
+    return apply_records.list_numbers(bench.home, ID)
+
+
+def without_staging(found: dict[bytes, object]) -> dict[bytes, object]:
+    return {path: facts for path, facts in found.items() if not path.startswith(b".ws-apply-")}
 
 
 # -- bundles -------------------------------------------------------------------------------------------------------

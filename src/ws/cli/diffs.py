@@ -73,16 +73,17 @@ def _lines(found: Diff, *, stat: bool, name_status: bool) -> Iterator[str]:
     """What a terminal gets: coloured, and harmless whatever the files hold."""
     if stat or name_status:
         for line in (found.stat() if stat else found.name_status()).splitlines():
-            yield _harmless(line)
+            yield harmless(line)
         return
     for part in found.patches():
         text = part.decode("utf-8", "surrogateescape")
         inside = text.startswith("@@ ")
         for line in text.removesuffix("\n").split("\n"):
-            yield _coloured(_harmless(line), inside=inside)
+            yield _coloured(harmless(line), inside=inside)
 
 
-def _harmless(line: str) -> str:
+def harmless(line: str) -> str:
+    """A line of a file for a terminal: all but tabs that does not print is spelled out."""
     return "\t".join(map(escape, line.split("\t")))
 
 

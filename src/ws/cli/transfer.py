@@ -10,29 +10,34 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ws.cli import session
-from ws.cli.diffs import change_facts
+from ws.cli.diffs import change_facts, harmless
 from ws.cli.group import Verb, json_option, name_argument
 from ws.cli.render import ProgressBar, print_json
 from ws.cli.text import escape, say
 from ws.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ws.applying import ApplyResult
+    from ws.exporting import ExportedPatch
+    from ws.undo_apply import UndoneApply
     from ws.workspace import Workspace
 
 _SHOWN = 10  # of the paths that are withheld; --json has them all
 
 _with_git_config = click.option(
-    "--with-git-config", is_flag=True, help="Bring also what git runs or obeys, as hooks and .git/config."
+    "--with-git-config", is_flag=True, help="Bring all of git directories, as hooks and .git/config, which run as you."
 )
 
 
-def _tell_withheld(paths: tuple[str, ...]) -> None:
-    for path in paths[:_SHOWN]:
-        say(f"note: left out, git would run or obey it: {escape(path)}")
-    if len(paths) > _SHOWN:
-        say(f"note: and {len(paths) - _SHOWN} more of that kind")
-    if paths:
-        say("note: look at it, and bring it with --with-git-config if you trust it")
+def _tell_withheld(reasons: Mapping[str, str]) -> None:
+    for path, reason in list(reasons.items())[:_SHOWN]:
+        say(f"note: withheld: {escape(path)}: {escape(reason)}")
+    if len(reasons) > _SHOWN:
+        say(f"note: withheld: {len(reasons) - _SHOWN} more; --json lists all")
+    if reasons:
+        say("note: git may run or obey what is withheld; check it, and bring it with --with-git-config")
 
 
 @click.command(
@@ -45,14 +50,16 @@ def _tell_withheld(paths: tuple[str, ...]) -> None:
         ("ws apply demo", "bring the workspace's changes back to the directory it was made from"),
         ("ws apply demo --to ../other-checkout", "to another directory"),
         ("ws apply demo --with-git-config", "hooks and configuration of git too, which run as you"),
+        ("ws apply --undo demo", "take the last apply back"),
     ],
 )
 @name_argument
 @click.option("--to", metavar="DIR", type=click.Path(), help="Where to. Default: the source it was made from.")
 @_with_git_config
+@click.option("--undo", is_flag=True, help="Take the last apply back that was not undone yet.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be changed.")
 @json_option
-def apply_verb(name: str, *, to: str | None, with_git_config: bool, dry_run: bool, as_json: bool) -> None:
+def apply_verb(name: str, *, to: str | None, with_git_config: bool, undo: bool, dry_run: bool, as_json: bool) -> None:
     """Bring a workspace's changes back to its source directory.
 
     Three-way, path by path: what only the workspace changed is brought over, what only the source changed stays. A path
@@ -60,28 +67,48 @@ def apply_verb(name: str, *, to: str | None, with_git_config: bool, dry_run: boo
     to the owner of the directory and have no setuid bits; links are written as links, never followed. Prints the letter
     and path of each change, as `ws diff --name-status` does.
 
-    Commits, branches and the index come back as files of .git. What git would run or obey there (hooks, config, .git
-    files, …) is named and left out, unless --with-git-config asks for it.
+    Of git directories, objects, references, logs and the index come, each checked. Everything else there (hooks,
+    config, .git files, worktrees, a rebase under way, …) is named and withheld, unless --with-git-config asks for it.
 
     Files are staged in the directory and then renamed, one by one. An error takes back what was done. A crash in the
     middle leaves some files new and some old; applying again finishes it.
+
+    What an apply replaces or deletes is kept for the last 16 applies. --undo brings it back, with --to the last one to
+    that directory. A path that changed since is a conflict; then all are listed and nothing is touched.
     """
+    if undo and with_git_config:
+        raise InvalidRequest("--undo and --with-git-config contradict each other", hint="choose one")
     workspace = session.open_named(name)
-    with ProgressBar("applying") as bar:
-        done = workspace.apply(to, with_git_config=with_git_config, dry_run=dry_run, progress=bar)
+    done: ApplyResult | UndoneApply
+    with ProgressBar("undoing" if undo else "applying") as bar:
+        if undo:
+            done = workspace.undo_apply(to, dry_run=dry_run, progress=bar)
+        else:
+            done = workspace.apply(to, with_git_config=with_git_config, dry_run=dry_run, progress=bar)
     if as_json:
         print_json({**_plain(done), "changes": [change_facts(change) for change in done.changes]})
         return
+    _print_changes(done)
+    _tell_apply(done)
+
+
+def _print_changes(done: ApplyResult | UndoneApply) -> None:
     from ws.comparing import LETTERS, shown_path
 
     for change in done.changes:
         print(f"{LETTERS[change.kind]}\t{escape(shown_path(change))}")
+
+
+def _tell_apply(done: ApplyResult | UndoneApply) -> None:
+    from ws.applying import ApplyResult
+
     for path in done.kept:
         say(f"note: {escape(path)} is kept: it holds what was not imported")
-    if done.left_out:
-        say(f"note: {len(done.left_out)} changed paths are excluded and were left out")
-    _tell_withheld(done.withheld)
-    if dry_run:
+    if isinstance(done, ApplyResult):
+        if done.left_out:
+            say(f"note: {len(done.left_out)} changed paths are excluded and were left out")
+        _tell_withheld(done.reasons)
+    if done.dry_run:
         say("nothing was changed: --dry-run")
 
 
@@ -116,9 +143,10 @@ def export_verb(
     """Write a workspace out: as a patch, a directory or a bundle.
 
     A patch goes from what was imported to what is there now. What git has no words for (empty directories, FIFOs,
-    changes inside a .git) is named on stderr. A directory belongs to you, without setuid bits; what git would run or
-    obey (hooks, config, …) is in it as it was imported, unless --with-git-config asks for it. A bundle is one file
-    that stock git can read too, and has everything. Prints the patch, or the path that was written.
+    changes inside a .git) is named on stderr. A directory belongs to you, without setuid bits. Of its git
+    directories, objects, references, logs and the index are as in the workspace, each checked; everything else there
+    (hooks, config, …) is as it was imported, unless --with-git-config asks for it. A bundle is one file that stock git
+    can read too, and has everything. Prints the patch, or the path that was written.
     """
     if sum((patch, directory is not None, bundle is not None)) != 1:
         raise InvalidRequest("say what to write", hint="one of --patch, --dir D and --bundle F")
@@ -138,7 +166,7 @@ def export_verb(
         return
     print(escape(done.path))
     if directory is not None:
-        _tell_withheld(done.withheld)
+        _tell_withheld(done.reasons)
 
 
 def _export_patch(workspace: Workspace, *, with_git_config: bool, as_json: bool) -> None:
@@ -150,14 +178,37 @@ def _export_patch(workspace: Workspace, *, with_git_config: bool, as_json: bool)
             text, encoding = data.decode(), "utf-8"
         except UnicodeDecodeError:
             text, encoding = base64.b64encode(data).decode("ascii"), "base64"
-        print_json({"patch": text, "patch_encoding": encoding, "left_out": done.left_out, "withheld": done.withheld})
+        print_json(
+            {
+                "patch": text,
+                "patch_encoding": encoding,
+                "left_out": done.left_out,
+                "withheld": done.withheld,
+                "reasons": done.reasons,
+            }
+        )
         return
-    for part in done.parts():
-        sys.stdout.buffer.write(part)
-    sys.stdout.flush()
+    if sys.stdout.isatty():
+        _show_patch(done)
+    else:
+        for part in done.parts():
+            sys.stdout.buffer.write(part)
+        sys.stdout.flush()
     for path in done.left_out:
         say(f"note: not in the patch, git has no words for it: {escape(path)}")
-    _tell_withheld(done.withheld)
+    _tell_withheld(done.reasons)
+
+
+def _show_patch(done: ExportedPatch) -> None:
+    """On a terminal, control characters of the files are spelled out: they could hide lines or retitle it."""
+    escaped = False
+    for part in done.parts():
+        for line in part.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n"):
+            shown = harmless(line)
+            escaped = escaped or shown != line
+            print(shown)
+    if escaped:
+        say("note: control characters are shown escaped; write the patch to a file to apply it")
 
 
 @click.command(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ws import overlay
@@ -58,21 +58,17 @@ def materialise(
     *,
     ids: Ids,
     plain: bool = False,
-    instead: Mapping[bytes, trees.File | None] | None = None,
     progress: Progress | None = None,
 ) -> Statistics:
     """Write a tree into a new directory with all its metadata, as the container owning `ids` shall see it.
 
-    `plain` is for a host: all of it belongs to the user of `ids`, and no file has a setuid or setgid bit. Paths of
-    files in `instead` get that file, or none.
+    `plain` is for a host: all of it belongs to the user of `ids`, and no file has a setuid or setgid bit.
     Raises StoreDamaged for the first object that is not whole, FileExistsError when the directory exists.
     What was written until then is the caller's to remove; nothing is synced.
     """
     store.forget()
     root = trees.read_root(store, bytes.fromhex(tree))
-    instead = instead or {}
-    groups = ([path for path in group if path not in instead] for group in trees.read_links(store, root))
-    links = [group for group in groups if group]
+    links = trees.read_links(store, root)
     linked_later = {path for group in links for path in group[1:]}
     os.mkdir(directory, 0o700)
     top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -82,7 +78,6 @@ def materialise(
     told = time.monotonic()
     try:
         for path, found in walk_tree(store, root.node):
-            found = _replaced(found, path, instead) if instead else found
             listing = _plain(found, ids) if plain else found
             copier.enter(path)
             for name, file in listing.files.items():
@@ -102,11 +97,6 @@ def materialise(
         copier.close()
         os.close(top)
     return Statistics(files, size_bytes)
-
-
-def _replaced(listing: trees.Listing, path: bytes, instead: Mapping[bytes, trees.File | None]) -> trees.Listing:
-    chosen = {name: instead.get(trees.join(path, name), file) for name, file in listing.files.items()}
-    return replace(listing, files={name: file for name, file in chosen.items() if file})
 
 
 def _plain(listing: trees.Listing, ids: Ids) -> trees.Listing:

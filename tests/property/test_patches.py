@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ws.errors import TextAmbiguousError
 from ws.tools.diffs import unified_diff
 from ws.tools.editing import insert_lines, replace_once
+from ws.tools.encodings import decode_file, is_utf8
 from ws.tools.patch_envelope import parse_envelope
 from ws.tools.textform import BOM, split_lines
 from ws.tools.unified_diff import parse_unified
@@ -173,7 +174,7 @@ def test_a_replacement_changes_its_place_and_nothing_else(data: bytes, choice: s
     end = choice.draw(st.integers(start, len(text)))
     if any(text[at - 1 : at + 1] == b"\r\n" for at in (start, end) if at):
         return  # no model names half of an ending
-    codec = "utf-8" if _is_utf8(data) else "latin-1"
+    codec = "utf-8" if is_utf8(data) else "latin-1"
     try:
         old = text[start:end].decode(codec).replace("\r\n", "\n")
     except UnicodeDecodeError:
@@ -182,7 +183,9 @@ def test_a_replacement_changes_its_place_and_nothing_else(data: bytes, choice: s
     if not old or old == new:
         return
     try:
-        result, _ = replace_once(data, old, new, path="f")
+        file = decode_file(data, "f", None if codec == "utf-8" else codec)
+        edited, _ = replace_once(file, old, new, path="f")
+        result = file.encoded(edited, "f")
     except TextAmbiguousError:
         return
     offset = len(data) - len(text)
@@ -194,14 +197,6 @@ def test_a_replacement_changes_its_place_and_nothing_else(data: bytes, choice: s
         assert b"\n" not in inserted.replace(b"\r\n", b"")
 
 
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 @given(files(), st.integers(-1, 12), st.sampled_from(["new", "new\n", "two\nlines", "é"]))
 @example(b"", 0, "new")
 @example(BOM, -1, "new")
@@ -210,7 +205,9 @@ def test_an_insertion_adds_whole_lines_and_changes_no_other(data: bytes, line: i
     lines = split_lines(data.removeprefix(BOM))
     if line > len(lines):
         return
-    result, after = insert_lines(data, line, text, path="f")
+    file = decode_file(data, "f", None if is_utf8(data) else "latin-1")
+    edited, after = insert_lines(file, line, text, path="f")
+    result = file.encoded(edited, "f")
     assert after == (len(lines) if line == -1 else line)
     assert result.startswith(BOM) == data.startswith(BOM)
     found = split_lines(result.removeprefix(BOM))

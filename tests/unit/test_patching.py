@@ -451,7 +451,9 @@ def test_context_that_is_missing_is_refused_with_the_best_place(tree: Tree) -> N
         ("*** Begin Patch\n*** Update File: a\n@@\n-x\n*y\n*** End Patch\n",
         "line 5: a line of chunk 1 of a"), ("*** Begin Patch\n*** Update File: a\n@@x\n-x\n*** End "
         "Patch\n", "line 3: '@@x' opens no chunk"),
-        ("<<EOF\n*** Begin Patch\n*** Delete File: a\n*** End Patch\n", "line 4: the here-document"),
+        ("*** Begin Patch\n*** Delete File: a\n*** End Patch\n*** Delete File: b\n", "line 4: a line of a patch"),
+        ("*** Update File: a\n@@\n-x\n+y\n*** End Patch\n", "line 1: the patch does not begin"),
+        ("\n*** Add File: a\n+x\n*** End Patch\n", r"the patch does not begin with `\*\*\* Begin Patch`"),
     ],
 )  # fmt: skip
 def test_what_is_no_envelope_is_refused_with_the_line(tree: Tree, patch: str, message: str) -> None:
@@ -469,8 +471,6 @@ def test_what_is_no_envelope_is_refused_with_the_line(tree: Tree, patch: str, me
         "*** Update File: z.txt\n@@\n-not there\n+x\n",
         "*** Update File: missing.txt\n@@\n-a\n+b\n",
         "*** Delete File: missing.txt\n",
-        "*** Add File: a.txt\n+x\n",
-        "*** Update File: z.txt\n*** Move to: a.txt\n",
         "*** Update File: d\n@@\n-a\n+b\n",
         "*** Add File: z.txt/under\n+x\n",
     ],
@@ -542,11 +542,10 @@ def test_a_link_and_its_target_are_one_file(tree: Tree) -> None:
     tree.envelope("*** Update File: ln\n@@\n-1\n+one\n*** Update File: real\n@@\n-2\n+two\n")
     assert tree.files()["real"] == b"one\ntwo\n"
     assert tree.filesystem.read_link("ln") == "real"
-    for path in ("ln", "real"):
-        tree.backups.undo(path)
-    assert tree.files()["real"] == b"one\ntwo\n"
-    tree.backups.undo("real")
+    tree.backups.undo("ln")
     assert tree.files()["real"] == b"1\n2\n"
+    tree.backups.redo("real")
+    assert tree.files()["real"] == b"one\ntwo\n"
 
 
 def test_a_link_that_is_deleted_comes_back_as_a_link(tree: Tree) -> None:
@@ -575,7 +574,7 @@ def test_a_rename_is_undone_as_one_change(tree: Tree, path: str, edit: str) -> N
         tree.backups.undo(path)
         assert tree.files() == before
         assert tree.filesystem.stat("a.txt").mode == 0o755
-        tree.backups.undo(path)
+        tree.backups.redo(path)
         assert tree.files() == after | {"c.txt": b"other\n"}
 
 

@@ -39,7 +39,7 @@ def test_the_standard_set_is_the_one_of_the_table() -> None:
         "grep": "safe",
         "str_replace": "cautious", "insert": "cautious",
         "write_file": "dangerous", "apply_patch": "dangerous", "move": "dangerous", "delete": "dangerous",
-        "mkdir": "dangerous", "undo": "dangerous",
+        "mkdir": "dangerous", "undo": "dangerous", "redo": "dangerous",
         "trash_list": "safe", "trash_restore": "dangerous", "trash_purge": "dangerous",
         "shell": "dangerous", "exec_command": "dangerous", "write_stdin": "dangerous",
     }  # fmt: skip
@@ -47,7 +47,14 @@ def test_the_standard_set_is_the_one_of_the_table() -> None:
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "read_file": {"offset": 0, "limit": 400, "mode": "slice", "view_range": None, "line_numbers": False},
+    "read_file": {
+        "offset": 0,
+        "limit": 400,
+        "mode": "slice",
+        "view_range": None,
+        "line_numbers": False,
+        "encoding": None,
+    },
     "list_dir": {"path": ".", "depth": 2, "offset": 0, "limit": 200},
     "tree": {"path": ".", "depth": None, "exclude": []},
     "glob": {"path": ".", "max_results": 100, "exclude": []},
@@ -60,12 +67,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "output_mode": "content",
         "max_matches": 50,
     },
-    "str_replace": {"dry_run": False},
-    "insert": {"dry_run": False},
-    "write_file": {"mode": "create", "create_parents": True, "dry_run": False},
-    "apply_patch": {"dry_run": False},
-    "move": {"overwrite": False},
-    "delete": {"recursive": False, "permanent": False},
+    "str_replace": {"encoding": None, "dry_run": False},
+    "insert": {"encoding": None, "dry_run": False},
+    "write_file": {"mode": "create", "create_parents": True, "encoding": None, "dry_run": False},
+    "apply_patch": {"encoding": None, "dry_run": False},
+    "move": {"overwrite": False, "dry_run": False},
+    "delete": {"recursive": False, "permanent": False, "dry_run": False},
+    "undo": {"dry_run": False},
+    "redo": {"dry_run": False},
     "mkdir": {"parents": True, "exist_ok": True},
     "shell": {"workdir": None, "timeout_ms": 60_000},
     "exec_command": {"workdir": None, "yield_time_ms": 250, "max_output_tokens": 8000},
@@ -191,7 +200,7 @@ def test_a_refusal_says_which_field_what_it_got_and_what_it_takes(arguments: dic
     with pytest.raises(ToolValidationError, match=message) as caught:
         checked("read_file", **arguments)
     assert caught.value.hint == (
-        "call read_file(path, offset=0, limit=400, mode='slice', view_range=null, line_numbers=false)"
+        "call read_file(path, offset=0, limit=400, mode='slice', view_range=null, line_numbers=false, encoding=null)"
     )
 
 

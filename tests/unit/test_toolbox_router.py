@@ -77,6 +77,7 @@ def test_every_standard_tool_that_needs_no_machine_runs_in_memory() -> None:
         ("delete", {"path": "m"}),
         ("mkdir", {"path": "e"}),
         ("undo", {"path": "d/a.txt"}),
+        ("redo", {"path": "d/a.txt"}),
         ("trash_list", {}),
         ("trash_purge", {}),
         ("read_bytes", {"path": "d/a.txt"}),

@@ -14,7 +14,7 @@ from tool_contexts import BACKENDS, make_context
 from ws.errors import FsViolationError, InvalidRequest, NotFound
 from ws.tools.context import ToolContext
 from ws.tools.editing import str_replace
-from ws.tools.managing import delete, mkdir, move, trash_list, trash_purge, trash_restore, undo
+from ws.tools.managing import delete, mkdir, move, redo, trash_list, trash_purge, trash_restore, undo
 from ws.tools.trash import Retention
 from ws.tools.writing import write_file
 
@@ -65,8 +65,9 @@ def test_a_deleted_directory_comes_back_with_all_below(context: ToolContext) -> 
     assert "'d'" in (missing.value.hint or "")
     undo(context, path="d")
     assert contents(context) == before
-    undo(context, path="d")
+    redo(context, path="d")
     assert contents(context) == {}
+    assert [entry["path"] for entry in trash_list(context).data["entries"]] == ["d"]
 
 
 def test_of_a_link_the_link_is_deleted_never_its_target(context: ToolContext) -> None:
@@ -106,9 +107,9 @@ def test_a_move_can_be_undone_and_done_again(context: ToolContext) -> None:
     with pytest.raises(NotFound) as caught:
         undo(context, path="d/f")
     assert "'d'" in (caught.value.hint or "")
-    for path in ("d", "d", "e", "e", "d", "e"):
+    for again, path in enumerate(("d", "d", "e", "e", "d", "e")):
         before = contents(context)
-        undo(context, path=path)
+        (redo if again % 2 else undo)(context, path=path)
         assert contents(context) == {name.translate({100: "e", 101: "d"}): held for name, held in before.items()}
 
 
@@ -116,9 +117,12 @@ def test_an_edit_before_a_move_does_not_come_between_it_and_its_undo(context: To
     context.filesystem.write("a", "one")
     str_replace(context, path="a", old_str="one", new_str="two")
     move(context, source="a", destination="b")
-    for name in ("a", "b", "a"):
-        undo(context, path="a")
-        assert contents(context) == {name: "two"}
+    for step, after in ((undo, {"a": "two"}), (redo, {"b": "two"}), (undo, {"a": "two"}), (undo, {"a": "one"})):
+        step(context, path="a")
+        assert contents(context) == after
+    for after in ({"a": "two"}, {"b": "two"}):
+        redo(context, path="a")
+        assert contents(context) == after
 
 
 @pytest.mark.parametrize("path", ["a", "b"])
@@ -132,7 +136,7 @@ def test_what_a_move_replaces_comes_back_with_its_undo(context: ToolContext, pat
         assert contents(context) == {"b": "new"}
         undo(context, path=path)
         assert contents(context) == {"a": "new", "b": "old"}
-        undo(context, path=path)
+        redo(context, path=path)
 
 
 def test_what_has_since_come_where_something_was_moved_away_is_kept(context: ToolContext) -> None:
@@ -141,7 +145,7 @@ def test_what_has_since_come_where_something_was_moved_away_is_kept(context: Too
     write_file(context, path="a", content="second")
     undo(context, path="b")
     assert contents(context) == {"a": "first"}
-    undo(context, path="b")
+    redo(context, path="b")
     assert contents(context) == {"a": "second", "b": "first"}
 
 
@@ -165,7 +169,7 @@ def test_a_moved_link_is_known_again_by_where_it_leads(context: ToolContext) -> 
     move(context, source="a", destination="b")
     undo(context, path="b")
     assert context.filesystem.read_link("a") == "nowhere"
-    undo(context, path="b")
+    redo(context, path="b")
     context.filesystem.delete("b")
     context.filesystem.make_link("b", "elsewhere")
     with pytest.raises(InvalidRequest):
@@ -200,15 +204,64 @@ def test_a_move_that_cannot_be_changes_nothing(context: ToolContext) -> None:
 # mkdir, undo
 
 
-def test_undoing_a_creation_deletes_and_undoing_that_brings_back(context: ToolContext) -> None:
+def test_undoing_a_creation_deletes_and_redoing_it_brings_back(context: ToolContext) -> None:
     write_file(context, path="f", content="made")
     mkdir(context, path="d")
     undo(context, path="f")
     undo(context, path="d")
     assert contents(context) == {}
-    undo(context, path="f")
-    undo(context, path="d")
+    redo(context, path="f")
+    redo(context, path="d")
     assert contents(context) == {"f": "made", "d": "/"}
+
+
+def test_undo_goes_back_one_change_at_a_time_and_redo_forward(context: ToolContext) -> None:
+    write_file(context, path="f", content="1")
+    for number in (2, 3, 4):
+        write_file(context, path="f", content=str(number), mode="overwrite")
+    for expected in ("3", "2", "1"):
+        undo(context, path="f")
+        assert contents(context) == {"f": expected}
+    undo(context, path="f")
+    assert contents(context) == {}
+    with pytest.raises(NotFound):
+        undo(context, path="f")
+    for expected in ("1", "2", "3", "4"):
+        redo(context, path="f")
+        assert contents(context) == {"f": expected}
+    with pytest.raises(NotFound, match="nothing was undone"):
+        redo(context, path="f")
+    undo(context, path="f")
+    undo(context, path="f")
+    write_file(context, path="f", content="other", mode="overwrite")
+    with pytest.raises(NotFound):
+        redo(context, path="f")
+    for expected in ("2", "1"):
+        undo(context, path="f")
+        assert contents(context) == {"f": expected}
+
+
+def test_a_dry_run_of_what_destroys_changes_nothing_and_says_what_it_would(context: ToolContext) -> None:
+    write_file(context, path="f", content="1")
+    write_file(context, path="f", content="2", mode="overwrite")
+    results = [
+        delete(context, path="f", dry_run=True),
+        delete(context, path="f", permanent=True, dry_run=True),
+        move(context, source="f", destination="g", dry_run=True),
+        undo(context, path="f", dry_run=True),
+    ]
+    assert [result.message for result in results] == [
+        "f would be moved to the trash",
+        "f would be deleted for good",
+        "f would be moved to g",
+        "f would be brought back as it was",
+    ]
+    assert contents(context) == {"f": "2"}
+    undo(context, path="f")
+    assert redo(context, path="f", dry_run=True).message == "f would be brought back as it was"
+    assert contents(context) == {"f": "1"}
+    with pytest.raises(FileNotFoundError):
+        delete(context, path="none", dry_run=True)
 
 
 def test_mkdir_says_whether_it_made_something(context: ToolContext) -> None:
@@ -287,7 +340,7 @@ def test_a_deleted_file_whose_place_was_taken_comes_back_by_undo(context: ToolCo
     context.filesystem.mkdir("x/y")
     undo(context, path="x")
     assert contents(context) == {"x": "file"}
-    undo(context, path="x")
+    redo(context, path="x")
     assert contents(context) == {"x": "/", "x/y": "/"}
 
 
@@ -471,7 +524,7 @@ def test_large_files_go_to_the_trash_and_come_back(backend: str, tmp_path: Path)
     context.filesystem.write("big", "small")
     undo(context, path="big")
     assert contents(context) == {"big": "x" * (1 << 21)}
-    undo(context, path="big")
+    redo(context, path="big")
     assert contents(context) == {"big": "small"}
 
 

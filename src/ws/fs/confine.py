@@ -35,7 +35,7 @@ from ws.fs.kernel import (
     open_directory,
     openat2,
 )
-from ws.fs.paths import Missing, PathRules, Place
+from ws.fs.paths import Missing, PathRules, Place, is_left_again
 
 _MAX_LINKS = 40
 _MAX_RETRIES = 128
@@ -255,7 +255,8 @@ class Confinement:
             if not pending and not follow_last:
                 real.append(segment)
                 break
-            fd = self._step(held[-1], segment, path, "pass" if not pending else missing, made)
+            passes = not pending or (missing == "make" and is_left_again(pending))
+            fd = self._step(held[-1], segment, path, "pass" if passes else missing, made)
             if fd is None:
                 real.append(segment)
                 passed = 1

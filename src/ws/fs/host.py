@@ -140,7 +140,8 @@ class HostFilesystem(Convenience):
             if not pinned.name:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             root_born = None if self._durable else self._root_born
-            shown = self._shown(path)
+            place = self._rules.parse(path)
+            shown = self._shown(path, pinned.place if ".." in place.segments else place)
             return HostWriter(shown, pinned, mode, sync=self._durable, unnamed=unnamed, root_born=root_born)
 
     def put(self, path: str, chunks: Iterable[bytes], *, permissions: int, modified_ns: int) -> None:

@@ -30,7 +30,7 @@ from ws.fs.memory_tree import (
     walk,
     with_node,
 )
-from ws.fs.paths import Missing, PathRules, Place
+from ws.fs.paths import Missing, PathRules, Place, is_left_again
 from ws.fs.protocol import (
     CHUNK_BYTES,
     FileEntry,
@@ -110,7 +110,8 @@ class MemoryFilesystem(Convenience):
         if old is not None and mode == "create":
             raise _os_error(errno.EEXIST, path)
         start = old.data if mode == "append" and isinstance(old, FileNode) else b""
-        shown = self._shown(path)
+        place = self._rules.parse(path)
+        shown = self._rules.shown(Place(self.root, segments) if ".." in place.segments else place)
         return MemoryWriter(
             shown,
             start,
@@ -331,6 +332,8 @@ class MemoryFilesystem(Convenience):
                 pending += reversed(target.split("/"))
                 continue
             real.append(segment)
+            if missing == "make" and node is None and is_left_again(pending):
+                continue
             if pending and not isinstance(node, DirectoryNode) and missing != "pass":
                 self._make_parent(tuple(real), node, path, create=missing == "make")
         self._rules.check_real(Place(self._rules.root, tuple(real)), path)

@@ -8,6 +8,7 @@ path, after every link on the way has been resolved.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -189,3 +190,19 @@ def _under(path: str, ancestors: tuple[str, ...]) -> bool:
 def _shown(path: str) -> str:
     text = path if len(path) <= 200 else path[:200] + "…"
     return repr(text)
+
+
+def is_left_again(pending: Sequence[str]) -> bool:
+    """Whether a later `..` leaves the directory that was just entered; `pending` is in reverse order.
+
+    A directory that is missing is not made then: nothing would be put into it.
+    """
+    depth = 1
+    for segment in reversed(pending):
+        if segment == "..":
+            depth -= 1
+        elif segment not in ("", "."):
+            depth += 1
+        if not depth:
+            return True
+    return False

@@ -9,8 +9,10 @@ here, into files that are never checked against a source (PEP 552, unchecked): t
 from __future__ import annotations
 
 import ast
+import encodings
 import json
 import os
+import pkgutil
 import py_compile
 import shutil
 import struct
@@ -19,22 +21,13 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from ws.errors import StateUnusable
+from ws.errors import StateUnusable, ToolValidationError
 from ws.shim import place
+from ws.tools.encodings import check_encoding
 
 PARTS: Final = ("errors.py", "fs", "shim", "tools")  # of the package, what runs in the container
 # Imported by C code or by the standard library only when it comes to that.
-_ALSO: Final = (
-    "encodings.ascii",
-    "encodings.latin_1",
-    "encodings.utf_8_sig",
-    "encodings.utf_16",
-    "encodings.utf_32",
-    "json.decoder",
-    "locale",
-    "traceback",
-    "warnings",
-)
+_ALSO: Final = ("encodings.utf_8_sig", "json.decoder", "locale", "traceback", "warnings")
 _TRACE: Final = """
 import sys, types
 package, names = sys.argv[1], sys.argv[2:]
@@ -113,7 +106,7 @@ def gather(destination: str) -> None:
 
 def _place_modules(python: str, standard: str) -> list[str]:
     """Put the standard library's part in place; returns the extensions."""
-    names = [*_ALSO, *sorted(_imported())]
+    names = [*_ALSO, *_encodings(), *sorted(_imported())]
     command = [python, "-I", "-S", "-B", "-c", _TRACE, package_directory(), *names]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
     extensions = []
@@ -127,6 +120,20 @@ def _place_modules(python: str, standard: str) -> list[str]:
     # The file by which the interpreter knows its library; frozen or not, it must be there.
     _compile(os.path.join(os.path.dirname(os.__file__), "os.py"), os.path.join(standard, "os.pyc"), "os.py")
     return extensions
+
+
+def _encodings() -> list[str]:
+    """The modules of the encodings in which tools edit files."""
+    modules = [found.name for found in pkgutil.iter_modules(encodings.__path__)]
+    return [f"encodings.{name}" for name in modules if _is_character_set(name)]
+
+
+def _is_character_set(name: str) -> bool:
+    try:
+        check_encoding(name)
+    except ToolValidationError:
+        return False
+    return True
 
 
 def _place_package(standard: str, start: str) -> None:

@@ -87,6 +87,10 @@ def directory_parameter(what: str = "Directory to look in") -> Parameter:
 
 
 DRY_RUN = Parameter("dry_run", "boolean", "Show the diff and change nothing.", False)
+ENCODING = Parameter(
+    "encoding", "string", "Encoding of a file that is neither UTF-8 nor marked, such as cp1251 or shift_jis.", None
+)
+WOULD = Parameter("dry_run", "boolean", "Say what would be done and do nothing.", False)
 WORKDIR = Parameter("workdir", "string", "Directory to run in; the workspace's root by default.", None)
 EXCLUDE = Parameter("exclude", "strings", "Globs; what has a basename that matches one is left out.", ())
 YIELD_TIME = Parameter(
@@ -123,6 +127,7 @@ STANDARD: tuple[Tool, ...] = (
                 "the file. Takes the place of offset and limit.", None, length=2,
             ),
             Parameter("line_numbers", "boolean", "Put its number in front of every line.", False),
+            ENCODING,
         ),
         "safe",
     ),
@@ -191,6 +196,7 @@ STANDARD: tuple[Tool, ...] = (
             path_parameter(),
             Parameter("old_str", "string", "The text to replace, exactly as it stands in the file."),
             Parameter("new_str", "string", "What to put in its place; empty removes it."),
+            ENCODING,
             DRY_RUN,
         ),
         "cautious",
@@ -204,6 +210,7 @@ STANDARD: tuple[Tool, ...] = (
                 "line", "integer", "0 inserts at the beginning, N after line N, -1 at the end.", minimum=-1
             ),
             Parameter("text", "string", "The lines to insert."),
+            ENCODING,
             DRY_RUN,
         ),
         "cautious",
@@ -217,6 +224,7 @@ STANDARD: tuple[Tool, ...] = (
             Parameter("content", "string", "The text to write."),
             Parameter("mode", "string", "What to do with a file that exists.", "create", choices=MODES),
             Parameter("create_parents", "boolean", "Make the directories that are missing.", True),
+            ENCODING,
             DRY_RUN,
         ),
         "dangerous",
@@ -227,7 +235,7 @@ STANDARD: tuple[Tool, ...] = (
         "or an envelope: `*** Begin Patch`, then for each file `*** Add File: PATH` with `+` lines, `*** "
         "Delete File: PATH`, or `*** Update File: PATH` (and `*** Move to: PATH` to rename it) with "
         "chunks that `@@` opens, of lines beginning with a space, `-` or `+`; then `*** End Patch`.",
-        (Parameter("patch", "string", "The patch."), DRY_RUN),
+        (Parameter("patch", "string", "The patch."), ENCODING, DRY_RUN),
         "dangerous",
         freeform="patch",
     ),
@@ -238,6 +246,7 @@ STANDARD: tuple[Tool, ...] = (
             Parameter("source", "string", "Path to move."),
             Parameter("destination", "string", "Its new path."),
             Parameter("overwrite", "boolean", "Replace what is there.", False),
+            WOULD,
         ),
         "dangerous",
     ),
@@ -249,6 +258,7 @@ STANDARD: tuple[Tool, ...] = (
             path_parameter("Path to delete"),
             Parameter("recursive", "boolean", "Needed for a directory that is not empty.", False),
             Parameter("permanent", "boolean", "Do not keep it in the trash. Not recommended.", False),
+            WOULD,
         ),
         "dangerous",
     ),
@@ -264,9 +274,15 @@ STANDARD: tuple[Tool, ...] = (
     ),
     Tool(
         "undo",
-        "Bring back what a path was before the last change that a tool made to it. Undoing twice does the "
-        "change again.",
-        (path_parameter("Path of the file"),),
+        "Bring back what a path was before the last change that a tool made to it. Each call goes back one "
+        "change further; redo goes forward again.",
+        (path_parameter("Path of the file"), WOULD),
+        "dangerous",
+    ),
+    Tool(
+        "redo",
+        "Do again the change to a path that the last undo took back. Another change to the path ends that.",
+        (path_parameter("Path of the file"), WOULD),
         "dangerous",
     ),
     Tool(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TRUNCATED = "[truncated]"
 TRUNCATED_LINE = "… [truncated line]"
-_TELLING = ("exit_code", "signal", "shell_ended", "dry_run")
+_TELLING = ("exit_code", "signal", "shell_ended", "dry_run", "replaced")
 """Fields of `data` that, when set, make a result other than its output looks; so does any session."""
 
 
@@ -96,6 +96,13 @@ class ToolContext:
         if self.workdir == "." or not path or path == "~" or path.startswith(("/", "~/")):
             return path
         return f"{self.workdir}/{path}"
+
+    def shown(self, place: str, *, follow_symlinks: bool = True) -> str:
+        """The one spelling of a file in results: relative to the root, without links; absolute outside of it.
+
+        Raises as `Filesystem.resolve`.
+        """
+        return self.filesystem.resolve(place, follow_symlinks=follow_symlinks)
 
 
 def cap_text(text: str, caps: Caps) -> tuple[str, bool]:

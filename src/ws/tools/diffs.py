@@ -18,9 +18,10 @@ def unified_diff(path: str, before: str | None, after: str | None) -> str:
     """
     if before == after:
         return ""
+    name = path.lstrip("/")  # a file outside of the root, such as one in HOME: git refuses `a//home`
     out = [
-        "--- /dev/null\n" if before is None else f"--- a/{path}\n",
-        "+++ /dev/null\n" if after is None else f"+++ b/{path}\n",
+        "--- /dev/null\n" if before is None else f"--- a/{name}\n",
+        "+++ /dev/null\n" if after is None else f"+++ b/{name}\n",
     ]
     whole, other = before or "", after or ""
     head = _shared_head(whole, other)

@@ -34,6 +34,7 @@ HOMES: dict[str, str] = {
     "delete": "managing",
     "mkdir": "managing",
     "undo": "managing",
+    "redo": "managing",
     "trash_list": "managing",
     "trash_restore": "managing",
     "trash_purge": "managing",

@@ -1,56 +1,61 @@
 """Edits of one place in a file: `str_replace` and `insert`.
 
-Both work on bytes. What they do not touch stays as it is, bit for bit: mode, encoding, byte order mark, line
-endings, the missing newline at the end. What they put in takes the form of the place it goes to (`textform`).
+What they do not touch stays as it is, bit for bit: mode, encoding, byte order mark, line endings, the missing newline
+at the end. What they put in takes the encoding of the file (`encodings`) and the form of the place (`textform`).
 """
 
 from __future__ import annotations
 
-from ws.errors import TextAmbiguousError, TextNotFoundError, ToolError, ToolValidationError
+from ws.errors import TextAmbiguousError, TextNotFoundError, ToolValidationError
 from ws.fs.protocol import WholeFile
 from ws.tools.context import Summary, ToolContext, ToolResult, cap_text
 from ws.tools.diffs import unified_diff
+from ws.tools.encodings import Text, decode_file
 from ws.tools.textform import (
     BOM,
     bare,
-    encode_like,
     ending_at,
     find_text,
-    is_binary,
     line_number,
     split_lines,
     with_endings,
 )
 
-_MAX_PLACES = 10
+_MAX_LINES_NAMED = 10
+_MAX_PLACES = 100
 
 
-def str_replace(context: ToolContext, *, path: str, old_str: str, new_str: str, dry_run: bool = False) -> ToolResult:
+def str_replace(
+    context: ToolContext, *, path: str, old_str: str, new_str: str, encoding: str | None = None, dry_run: bool = False
+) -> ToolResult:
     """Replace the one place where a text stands.
 
     Raises TextNotFoundError, TextAmbiguousError naming the lines, and what reading and writing raise.
     Commit point: the rename of the new file over the old one; a backup is taken before.
     """
-    before = _read(context, path)
-    changed, line = replace_once(before.content, old_str, new_str, path=path)
-    return _save(context, path, before, changed, f"replaced the text at line {line}", dry_run=dry_run)
+    edit = _Edit(context, path, encoding)
+    changed, line = replace_once(edit.text, old_str, new_str, path=edit.name)
+    return edit.save(changed, f"replaced the text at line {line}", dry_run=dry_run)
 
 
-def insert(context: ToolContext, *, path: str, line: int, text: str, dry_run: bool = False) -> ToolResult:
+def insert(
+    context: ToolContext, *, path: str, line: int, text: str, encoding: str | None = None, dry_run: bool = False
+) -> ToolResult:
     """Insert whole lines: 0 at the beginning, N after line N, -1 at the end.
 
     Raises ToolValidationError when there is no such line, and what reading and writing raise.
     Commit point: the rename of the new file over the old one; a backup is taken before.
     """
-    before = _read(context, path)
-    changed, after = insert_lines(before.content, line, text, path=path)
-    return _save(context, path, before, changed, f"inserted after line {after}", dry_run=dry_run)
+    edit = _Edit(context, path, encoding)
+    changed, after = insert_lines(edit.text, line, text, path=edit.name)
+    return edit.save(changed, f"inserted after line {after}", dry_run=dry_run)
 
 
-def replace_once(data: bytes, old_str: str, new_str: str, *, path: str) -> tuple[bytes, int]:
-    """The new bytes, and the line at which they differ. Raises TextNotFoundError, TextAmbiguousError."""
-    mark = BOM if data.startswith(BOM) else b""  # copied along by some; the file keeps its own
-    old, new = (encode_like(text, data).removeprefix(mark) for text in (old_str, new_str))
+def replace_once(text: Text, old_str: str, new_str: str, *, path: str) -> tuple[bytes, int]:
+    """The new content, and the line at which it differs. Raises TextNotFoundError, TextAmbiguousError."""
+    data = text.content
+    mark = BOM if data.startswith(BOM) else b""  # some callers copy it; the file keeps its own
+    old, new = (text.argument(sent).removeprefix(mark) for sent in (old_str, new_str))
     if not old:
         raise ToolValidationError(
             "`old_str` is empty; it takes the text to replace",
@@ -58,14 +63,17 @@ def replace_once(data: bytes, old_str: str, new_str: str, *, path: str) -> tuple
         )
     if old == new:
         raise ToolValidationError("`new_str` is the same as `old_str`", hint="say what to put in its place")
-    places = find_text(data, old)
+    places = find_text(data, old, _MAX_PLACES + 1)
     if not places:
         raise TextNotFoundError(f"{path}: the text is not in the file", hint=_near_miss(data, old))
     if len(places) > 1:
-        lines = [str(line_number(data, start)) for start, _ in places[:_MAX_PLACES]]
-        more = f" and {len(places) - _MAX_PLACES} more" if len(places) > _MAX_PLACES else ""
+        lines = [str(line_number(data, start)) for start, _ in places[:_MAX_LINES_NAMED]]
+        more = f" and {len(places) - _MAX_LINES_NAMED} more" if len(places) > _MAX_LINES_NAMED else ""
+        times = f"{len(places)} times"
+        if len(places) > _MAX_PLACES:
+            times, more = f"more than {_MAX_PLACES} times", " and further"
         raise TextAmbiguousError(
-            f"{path}: the text is in the file {len(places)} times, at lines {', '.join(lines)}{more}",
+            f"{path}: the text is in the file {times}, at lines {', '.join(lines)}{more}",
             hint="add lines before or after it to `old_str`, so that it fits one place alone",
         )
     ((start, end),) = places
@@ -74,8 +82,9 @@ def replace_once(data: bytes, old_str: str, new_str: str, *, path: str) -> tuple
     return data[:start] + new + data[end:], line_number(data, start)
 
 
-def insert_lines(data: bytes, line: int, text: str, *, path: str) -> tuple[bytes, int]:
-    """The new bytes, and the line after which they differ. Raises ToolValidationError."""
+def insert_lines(file: Text, line: int, text: str, *, path: str) -> tuple[bytes, int]:
+    """The new content, and the line after which it differs. Raises ToolValidationError."""
+    data = file.content
     mark = BOM if data.startswith(BOM) else b""
     lines = split_lines(data[len(mark) :])
     if not -1 <= line <= len(lines):
@@ -86,7 +95,7 @@ def insert_lines(data: bytes, line: int, text: str, *, path: str) -> tuple[bytes
     after = len(lines) if line == -1 else line
     before = b"".join(lines[:after])
     ending = ending_at(data, len(mark) + len(before))
-    new = with_endings(encode_like(text, data), ending)
+    new = with_endings(file.argument(text), ending)
     if not new.endswith(b"\n"):
         new += ending
     if before and not before.endswith(b"\n"):
@@ -100,30 +109,34 @@ def _near_miss(data: bytes, old: bytes) -> str:
     first = next((line.strip() for line in old.split(b"\n") if line.strip()), b"")
     places = [str(n) for n, line in enumerate(data.split(b"\n"), 1) if first and line.strip() == first]
     if places:
-        where = ", ".join(places[:_MAX_PLACES])
+        where = ", ".join(places[:_MAX_LINES_NAMED])
         return f"its first line stands at line {where}: compare indentation and what follows"
     return "read the file again and copy the text from it, without line numbers"
 
 
-def _read(context: ToolContext, path: str) -> WholeFile:
-    found = context.filesystem.read_whole(context.locate(path))
-    if is_binary(found.content):
-        raise ToolError(f"{path}: is a binary file", hint="text tools leave it alone; change it with a command")
-    return found
+class _Edit:
+    """One file, read once, that is written once."""
 
+    def __init__(self, context: ToolContext, path: str, encoding: str | None) -> None:
+        self._context = context
+        self._place = context.locate(path)
+        self._before: WholeFile = context.filesystem.read_whole(self._place)
+        self.name = context.shown(self._place)
+        self.text = decode_file(self._before.content, self.name, encoding)
 
-def _save(context: ToolContext, path: str, before: WholeFile, after: bytes, done: str, *, dry_run: bool) -> ToolResult:
-    place = context.locate(path)
-    diff = unified_diff(path, before.content.decode("utf-8", "replace"), after.decode("utf-8", "replace"))
-    backup = None
-    if not dry_run:
-        backup = context.backups.keep(place, before).id
-        context.filesystem.write_bytes(place, after, mode="overwrite")
-    output, truncated = cap_text(diff, context.caps)
-    return ToolResult(
-        message=f"{path}: {'would have ' if dry_run else ''}{done}",
-        truncated=truncated,
-        output=output,
-        data={"path": path, "dry_run": dry_run, "backup": backup},
-        summary=Summary((path,), 0 if dry_run else len(after), diff),
-    )
+    def save(self, edited: bytes, done: str, *, dry_run: bool) -> ToolResult:
+        context, name = self._context, self.name
+        after = self.text.encoded(edited, name)
+        diff = unified_diff(name, self.text.content.decode("utf-8"), edited.decode("utf-8"))
+        backup = None
+        if not dry_run:
+            backup = context.backups.keep(self._place, self._before).id
+            context.filesystem.write_bytes(self._place, after, mode="overwrite")
+        output, truncated = cap_text(diff, context.caps)
+        return ToolResult(
+            message=f"{name}: {'would have ' if dry_run else ''}{done}",
+            truncated=truncated,
+            output=output,
+            data={"path": name, "encoding": self.text.encoding, "dry_run": dry_run, "backup": backup},
+            summary=Summary((name,), 0 if dry_run else len(after), diff),
+        )

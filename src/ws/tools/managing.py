@@ -1,4 +1,4 @@
-"""Moving, deleting, making directories, and taking it back: move, delete, mkdir, undo, trash_*.
+"""Moving, deleting, making directories, and taking it back: move, delete, mkdir, undo, redo, trash_*.
 
 Tier: dangerous.
 """
@@ -17,7 +17,9 @@ from ws.tools.trash import Backup
 _DAY_S = 86_400.0
 
 
-def move(context: ToolContext, *, source: str, destination: str, overwrite: bool = False) -> ToolResult:
+def move(
+    context: ToolContext, *, source: str, destination: str, overwrite: bool = False, dry_run: bool = False
+) -> ToolResult:
     """Give a file, a link or a directory another path; what it replaces goes to the backups.
 
     Raises FileNotFoundError, FileExistsError, InvalidRequest (a directory into itself). Commit point: the
@@ -26,21 +28,27 @@ def move(context: ToolContext, *, source: str, destination: str, overwrite: bool
     filesystem = context.filesystem
     old, new = context.locate(source), context.locate(destination)
     moved = filesystem.stat(old, follow_symlinks=False)
-    start, end = (filesystem.resolve(place, follow_symlinks=False) for place in (old, new))
+    start, end = (context.shown(place, follow_symlinks=False) for place in (old, new))
     if moved.is_directory and end.startswith(start + "/"):
         raise InvalidRequest(f"{source!r} cannot be moved into itself ({destination!r})")
-    if _present(context, new) is not None and (start == end or not overwrite):
+    there = _present(context, new)
+    if there is not None and (start == end or not overwrite):
         raise FileExistsError(errno.EEXIST, "File exists; use overwrite to replace it", destination)
-    stood = context.backups.move(start, end)
-    replaced = stood.id if stood.kind != "absent" else None
+    replaced = None
+    if not dry_run:
+        stood = context.backups.move(start, end)
+        replaced = stood.id if stood.kind != "absent" else None
+    done = "would be moved" if dry_run else "moved"
     return ToolResult(
-        message=f"{source} moved to {destination}" + (", which was replaced" if replaced else ""),
-        data={"source": source, "destination": destination, "replaced": replaced},
-        summary=Summary((source, destination)),
+        message=f"{start} {done} to {end}" + (", which is replaced" if there is not None else ""),
+        data={"source": start, "destination": end, "replaced": replaced, "dry_run": dry_run},
+        summary=Summary((start, end)),
     )
 
 
-def delete(context: ToolContext, *, path: str, recursive: bool = False, permanent: bool = False) -> ToolResult:
+def delete(
+    context: ToolContext, *, path: str, recursive: bool = False, permanent: bool = False, dry_run: bool = False
+) -> ToolResult:
     """Move a file, a link or a directory to the trash, or with `permanent` remove it for good.
 
     A link is removed, never its target. Raises FileNotFoundError; OSError (ENOTEMPTY) for a directory with
@@ -50,15 +58,20 @@ def delete(context: ToolContext, *, path: str, recursive: bool = False, permanen
     status = context.filesystem.stat(place, follow_symlinks=False)
     if status.is_directory and not recursive and context.filesystem.list(place):
         raise OSError(errno.ENOTEMPTY, "Directory not empty; use recursive to delete it with all below", path)
+    name = context.shown(place, follow_symlinks=False)
+    if dry_run:
+        where = "deleted for good" if permanent else "moved to the trash"
+        return _deleted(name, f"{name} would be {where}", None, dry_run=True)
     if permanent:
         context.filesystem.delete(place, recursive)
-        return _deleted(path, f"{path} deleted for good", None)
+        return _deleted(name, f"{name} deleted for good", None)
     kept = context.backups.trash(place)
-    return _deleted(path, f"{path} moved to the trash; undo brings it back", kept.id)
+    return _deleted(name, f"{name} moved to the trash; undo brings it back", kept.id)
 
 
-def _deleted(path: str, message: str, name: str | None) -> ToolResult:
-    return ToolResult(message=message, data={"path": path, "trash_name": name}, summary=Summary((path,)))
+def _deleted(name: str, message: str, trash_name: str | None, *, dry_run: bool = False) -> ToolResult:
+    data = {"path": name, "trash_name": trash_name, "dry_run": dry_run}
+    return ToolResult(message=message, data=data, summary=Summary((name,)))
 
 
 def mkdir(context: ToolContext, *, path: str, parents: bool = True, exist_ok: bool = True) -> ToolResult:
@@ -66,27 +79,40 @@ def mkdir(context: ToolContext, *, path: str, parents: bool = True, exist_ok: bo
     place = context.locate(path)
     there = _present(context, place)
     context.filesystem.mkdir(place, parents, exist_ok)
+    name = context.shown(place)
     if there is not None:
-        return ToolResult(message=f"{path} is there already", data={"path": path, "created": False})
+        return ToolResult(message=f"{name} is there already", data={"path": name, "created": False})
     context.backups.note_creation(place)
-    return ToolResult(message=f"{path} made", data={"path": path, "created": True}, summary=Summary((path,)))
+    return ToolResult(message=f"{name} made", data={"path": name, "created": True}, summary=Summary((name,)))
 
 
-def undo(context: ToolContext, *, path: str) -> ToolResult:
-    """Bring back what stood at a path before the last change; doing it again takes that back.
+def undo(context: ToolContext, *, path: str, dry_run: bool = False) -> ToolResult:
+    """Bring back what stood at a path before the last change; again, before the change before that.
 
     Undoing a creation deletes, undoing a move moves back, whichever of its two paths is named. Raises NotFound
     when no tool changed the path, InvalidRequest when something else stands where it was moved to.
     """
-    record, *twin = context.backups.undo(context.locate(path))
-    names = {path: record} | {other.path: other for other in twin}
-    moved = next((one for one in names.values() if one.kind == "moved"), None)
-    if moved is not None:  # that nothing stood there before goes without saying
+    return _gone_to(context.backups.undo(context.locate(path), dry_run=dry_run), dry_run=dry_run)
+
+
+def redo(context: ToolContext, *, path: str, dry_run: bool = False) -> ToolResult:
+    """Do again what the last `undo` of a path took back. Raises NotFound when nothing was undone."""
+    return _gone_to(context.backups.redo(context.locate(path), dry_run=dry_run), dry_run=dry_run)
+
+
+def _gone_to(used: tuple[Backup, ...], *, dry_run: bool) -> ToolResult:
+    record = used[0]
+    names = {one.path: one for one in used}
+    moved = next((one for one in used if one.kind == "moved"), None)
+    if moved is not None:  # that nothing stood at the other path needs no line
         names = {name: one for name, one in names.items() if one.kind != "absent"}
+    would = "would be " if dry_run else ""
     return ToolResult(
-        message="; ".join(f"{name} {_told(one)}" for name, one in names.items()),
-        data={"path": path, "kind": (moved or record).kind, "reason": record.reason},
-        summary=Summary((path, *(other.path for other in twin)), sum(one.size_bytes for one in names.values())),
+        message="; ".join(f"{name} {would}{_told(one)}" for name, one in names.items()),
+        data={"path": record.path, "kind": (moved or record).kind, "reason": record.reason, "dry_run": dry_run},
+        summary=Summary(
+            tuple(one.path for one in used), 0 if dry_run else sum(one.size_bytes for one in names.values())
+        ),
     )
 
 
@@ -138,8 +164,8 @@ def trash_restore(
     """Bring back one entry by its name, to where it was or elsewhere. Raises NotFound, FileExistsError."""
     place = None if destination is None else context.locate(destination)
     record = context.backups.restore(name, destination=place, overwrite=overwrite)
-    path = destination or record.path
-    return ToolResult(message=f"{path} brought back", data={"path": path, "name": name}, summary=Summary((path,)))
+    shown = record.path if place is None else context.shown(place, follow_symlinks=False)
+    return ToolResult(message=f"{shown} brought back", data={"path": shown, "name": name}, summary=Summary((shown,)))
 
 
 def trash_purge(context: ToolContext, *, name: str | None = None, older_than_days: float | None = None) -> ToolResult:

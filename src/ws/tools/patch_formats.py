@@ -1,7 +1,7 @@
 """What a patch says, whatever format said it: an ordered list of changes to files.
 
     unified_diff.py     --- / +++ / @@ -1,3 +1,4 @@       strict: lines stand where the header says
-    patch_envelope.py   *** Begin Patch … *** End Patch    lines are searched for, in four passes
+    patch_envelope.py   *** Begin Patch … *** End Patch    lines are searched for, in four passes (patch_chunks.py)
     patching.py         checks all changes, stages all, renames all
 
 Both formats reduce to `FileChange`, whose `edits` turn the old bytes of a file into the new ones. Content is
@@ -37,6 +37,7 @@ class FileChange:
     edits: Edits | None = None
     executable: bool | None = None
     moves_if_missing: bool = False  # two names and no word on which: the files that exist decide
+    replaces: bool = False  # a file that exists at the new path is replaced; a unified diff refuses it
 
 
 @dataclass(frozen=True, slots=True)

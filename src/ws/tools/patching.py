@@ -17,11 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from ws.errors import PatchApplyError
+from ws.errors import PatchApplyError, PatchParseError
 from ws.fs.protocol import ByteWriter, Filesystem
 from ws.tools.context import Summary, ToolContext, ToolResult, cap_text
 from ws.tools.diffs import unified_diff
-from ws.tools.patch_envelope import is_envelope, parse_envelope
+from ws.tools.encodings import decode_file, encode_argument, is_utf8, readable_text
+from ws.tools.patch_envelope import BEGIN, is_envelope, opens_file, parse_envelope
 from ws.tools.patch_formats import FileChange
 from ws.tools.unified_diff import parse_unified
 
@@ -32,14 +33,14 @@ _MARKS = {"added": "A", "deleted": "D", "modified": "M", "renamed": "R"}
 class FileVersion:
     """What a patch makes of one path; None stands for no file."""
 
-    path: str  # as the patch names it
-    place: str  # where it really is
+    path: str  # the one spelling: relative to the root, without links
     before: bytes | None = None
     after: bytes | None = None
     mode: int | None = None  # permission bits of the file before
     executable: bool | None = None  # what the patch says of them
     origin: FileVersion | None = None  # the path from which a rename brings it
     moved_away: bool = False
+    encoding: str | None = None  # of its text, where that is not UTF-8
     link: str | None = None  # where the link led that stands here; it may go, its target is another path
 
     @property
@@ -47,15 +48,16 @@ class FileVersion:
         return self.before != self.after or (self.executable is not None and self.after is not None)
 
 
-def apply_patch(context: ToolContext, *, patch: str, dry_run: bool = False) -> ToolResult:
-    """Apply a unified diff or an envelope, told apart by their first line.
+def apply_patch(context: ToolContext, *, patch: str, encoding: str | None = None, dry_run: bool = False) -> ToolResult:
+    """Apply a unified diff or an envelope.
 
-    Raises PatchParseError with the line, PatchApplyError with file, hunk, what was expected and what was
-    found, FsViolationError for a path that leads out; in each case no file has changed.
+    `encoding` is that of the files which are not UTF-8; new files are UTF-8. Raises PatchParseError with the line,
+    PatchApplyError with file, hunk, what was expected and what was found, ToolError for a binary file or one in
+    another encoding, FsViolationError for a path that leads out; in each case no file has changed.
     Commit point: for each file the rename that `ByteWriter.close` makes; they follow one another without a
     pause.
     """
-    checked = _Checked(context)
+    checked = _Checked(context, encoding)
     for change in parse_patch(patch):
         checked.add(change)
     versions = [version for version in checked.versions.values() if version.changed]
@@ -65,15 +67,26 @@ def apply_patch(context: ToolContext, *, patch: str, dry_run: bool = False) -> T
 
 
 def parse_patch(text: str) -> list[FileChange]:
-    """The changes that a patch asks for. Raises PatchParseError."""
-    return parse_envelope(text) if is_envelope(text) else parse_unified(text)
+    """The changes that a patch asks for. Raises PatchParseError, ToolValidationError for lone surrogates."""
+    encode_argument(text)
+    if "\n" not in text and "\r" in text:
+        text = text.replace("\r", "\n")
+    if is_envelope(text):
+        return parse_envelope(text)
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    if opens_file(first.strip()):
+        raise PatchParseError(
+            f"line 1: the patch does not begin with `{BEGIN}`", hint=f"put the line `{BEGIN}` in front of it"
+        )
+    return parse_unified(text)
 
 
 class _Checked:
     """The files as they would be after the changes so far; nothing is written."""
 
-    def __init__(self, context: ToolContext) -> None:
+    def __init__(self, context: ToolContext, encoding: str | None) -> None:
         self._context = context
+        self._encoding = encoding
         self._filesystem = context.filesystem
         self.versions: dict[str, FileVersion] = {}
 
@@ -81,7 +94,7 @@ class _Checked:
         change = self._with_one_name(change)
         file = self._version(change.path)
         if change.kind == "add":
-            self._check_free(file)
+            self._check_free(file, replaces=change.replaces)
             file.after = change.edits.apply(b"", change.path) if change.edits else b""
             file.executable = change.executable or None
             return
@@ -90,14 +103,14 @@ class _Checked:
                 f"{change.path}: the file does not exist",
                 hint="look for it with glob; a new file is added, not updated",
             )
-        content = change.edits.apply(file.after, change.path) if change.edits else file.after
+        content = self._edited(change, file, file.after)
         if change.kind == "delete":
             self._check_empty(change, content)
             self._named(file, change.path).after = None
             return
         target = self._version(change.new_path) if change.new_path else file
         if target is not file:
-            self._check_free(target)
+            self._check_free(target, replaces=change.replaces)
             target.executable = file.executable
             if change.kind == "update":
                 file = self._named(file, change.path)
@@ -106,6 +119,15 @@ class _Checked:
         target.after = content
         if change.executable is not None:
             target.executable = change.executable
+
+    def _edited(self, change: FileChange, file: FileVersion, data: bytes) -> bytes:
+        if change.edits is None:
+            return data
+        # A patch may touch files in several encodings: the one named is that of the files that need it.
+        encoding = self._encoding if data.isascii() or not is_utf8(data) else None
+        text = decode_file(data, change.path, encoding)
+        file.encoding = text.encoding if text.encoding != "utf-8" else None
+        return text.encoded(change.edits.apply(text.content, change.path), change.path)
 
     def _with_one_name(self, change: FileChange) -> FileChange:
         """`--- x`, `+++ y` without a word about a rename: which of them is there tells what is meant."""
@@ -131,7 +153,7 @@ class _Checked:
             try:
                 stat = self._filesystem.stat(name)
             except FileNotFoundError:
-                self.versions[place] = FileVersion(name, place)
+                self.versions[place] = FileVersion(place)
             except NotADirectoryError:
                 raise PatchApplyError(
                     f"{path}: a part of the path is a file, not a directory", hint="take another path"
@@ -140,28 +162,30 @@ class _Checked:
                 if not stat.is_file:
                     raise PatchApplyError(f"{path}: is no regular file", hint="patches change files alone")
                 data = self._filesystem.read_bytes(place)
-                self.versions[place] = FileVersion(name, place, data, data, stat.mode)
+                self.versions[place] = FileVersion(place, data, data, stat.mode)
         return self.versions[place]
 
     def _named(self, file: FileVersion, path: str) -> FileVersion:
         """What goes away with a path: a file, or the link to it alone."""
         name = self._context.locate(path)
         own = self._filesystem.resolve(name, follow_symlinks=False)
-        if own == file.place:
+        if own == file.path:
             return file
         link = self._filesystem.read_link(own)
-        return self.versions.setdefault(own, FileVersion(name, own, file.after, file.after, file.mode, link=link))
+        return self.versions.setdefault(own, FileVersion(own, file.after, file.after, file.mode, link=link))
 
-    def _check_free(self, file: FileVersion) -> None:
+    def _check_free(self, file: FileVersion, *, replaces: bool) -> None:
         if file.link is not None:
             raise PatchApplyError(
                 f"{file.path}: a link stands there until the patch is applied", hint="delete it in a patch of its own"
             )
+        if file.after is not None and replaces:
+            return
         if file.after is not None:
             raise PatchApplyError(
                 f"{file.path}: the file exists already", hint="update it, or delete it earlier in the patch"
             )
-        check_parents(self._filesystem, file.place)
+        check_parents(self._filesystem, file.path)
 
     def _check_empty(self, change: FileChange, content: bytes) -> None:
         if change.edits and content:
@@ -226,21 +250,21 @@ class _Commit:
 
     def _keep(self, versions: list[FileVersion]) -> None:
         """Back up what is about to change; a rename as one change of two paths, so that it is undone as one."""
-        alone = {version.place: version for version in versions}
+        alone = {version.path: version for version in versions}
         for version in versions:
-            if version.origin is not None and {version.origin.place, version.place} <= alone.keys():
-                self._backups.save_move(version.origin.place, version.place)
-                del alone[version.origin.place], alone[version.place]
+            if version.origin is not None and {version.origin.path, version.path} <= alone.keys():
+                self._backups.save_move(version.origin.path, version.path)
+                del alone[version.origin.path], alone[version.path]
         for version in alone.values():
             reason = "delete" if version.after is None and not version.moved_away else "patch"
-            self._backups.save(version.place, reason=reason, follow_symlinks=False)
+            self._backups.save(version.path, reason=reason, follow_symlinks=False)
 
     def _stage(self, version: FileVersion) -> ByteWriter:
-        for parent in check_parents(self._filesystem, version.place):
+        for parent in check_parents(self._filesystem, version.path):
             self._filesystem.mkdir(parent, parents=False, exist_ok=True)
             self._undo.append(partial(self._filesystem.delete, parent))
         writer = self._filesystem.open_write(
-            version.place, "create" if version.before is None else "overwrite", create_parents=False
+            version.path, "create" if version.before is None else "overwrite", create_parents=False
         )
         try:
             writer.write(version.after or b"")
@@ -251,30 +275,30 @@ class _Commit:
 
     def _finish(self, version: FileVersion) -> None:
         if version.after is None:
-            self._filesystem.delete(version.place)
+            self._filesystem.delete(version.path)
             self._undo.append(self._put_back(version))
             return
         mode = version.origin.mode if version.origin else None
         if mode is None and version.executable is None:
             return  # the mode of the old file, or what the filesystem gives to new ones
         if mode is None:
-            mode = self._filesystem.stat(version.place).mode
+            mode = self._filesystem.stat(version.path).mode
         if version.executable is not None:
             mode = mode | 0o111 if version.executable else mode & ~0o111
-        self._filesystem.set_mode(version.place, mode)
+        self._filesystem.set_mode(version.path, mode)
         self._undo.append(self._put_back(version))
 
     def _put_back(self, version: FileVersion) -> Callable[[], object]:
         def step() -> None:
             if version.link is not None:
-                self._filesystem.make_link(version.place, version.link)
+                self._filesystem.make_link(version.path, version.link)
                 return
             if version.before is None:
-                self._filesystem.delete(version.place)
+                self._filesystem.delete(version.path)
                 return
-            self._filesystem.write_bytes(version.place, version.before)
+            self._filesystem.write_bytes(version.path, version.before)
             if version.mode is not None:
-                self._filesystem.set_mode(version.place, version.mode)
+                self._filesystem.set_mode(version.path, version.mode)
 
         return step
 
@@ -320,7 +344,10 @@ def _result(context: ToolContext, versions: list[FileVersion], *, dry_run: bool)
 
 
 def _diff(version: FileVersion, origin: FileVersion) -> str:
-    old, new = (None if data is None else data.decode("utf-8", "replace") for data in (origin.before, version.after))
+    old, new = (
+        None if data is None else readable_text(data, origin.encoding, version.path)[0]
+        for data in (origin.before, version.after)
+    )
     diff = unified_diff(version.path, old, new)
     if origin is version or origin.before is None:
         return diff

@@ -6,20 +6,21 @@ up to one chunk, which is nearly every file, is read with one call and cut into 
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from stat import filemode
-from typing import Any
+from typing import Any, NamedTuple
 
 from ws.errors import InvalidRequest, ToolValidationError
 from ws.fs.globs import Matcher, basename_filter
 from ws.fs.protocol import CHUNK_BYTES, ByteReader, FileStat
-from ws.fs.search import is_binary
+from ws.fs.search import clean_line
 from ws.fs.streams import byte_lines
 from ws.tools.context import TRUNCATED, ToolContext, ToolResult, cap_line, cap_lines
+from ws.tools.encodings import check_encoding, is_binary, mark_of, readable_text, utf8_chunks
 
 INDENTATION = "    "
+REPLACEMENT = "\ufffd"
 MAX_TREE_ENTRIES = 10_000
 
 
@@ -32,25 +33,28 @@ def read_file(
     mode: str = "slice",
     view_range: Sequence[int] | None = None,
     line_numbers: bool = False,
+    encoding: str | None = None,
 ) -> ToolResult:
     """Lines of a text file: `limit` after the first `offset`, or those of `view_range` (from 1, −1 is the
     end).
 
-    With mode "indentation" every line is set in by four spaces. Raises InvalidRequest for a binary file,
-    ToolValidationError for a range that cannot be, and as `open_read`.
+    The text is UTF-8, or what the file's byte order mark or `encoding` says; the result says when it is not. With mode
+    "indentation" every line is set in by four spaces. Raises InvalidRequest for a binary file, ToolValidationError for
+    a range that cannot be, ToolError for a file that is not in the encoding named, and as `open_read`.
     """
     if mode not in ("slice", "indentation"):
         raise ToolValidationError(f"mode is {mode!r}", hint="one of slice, indentation")
     start, count = _page(offset, limit, view_range)
     with context.filesystem.open_read(context.locate(path)) as reader:
         head = reader.read(CHUNK_BYTES)
-        if is_binary(head):
+        if encoding is None and is_binary(head):
             raise InvalidRequest(
                 f"{reader.path!r} is a binary file of {reader.size:,} bytes",
                 hint="look into it with a command such as xxd",
             )
-        lines, total, more = _slice(reader, head, start, count, context.caps.max_read_bytes)
+        page = _slice(reader, head, start, count, context.caps.max_read_bytes, encoding)
         name = reader.path
+    lines, total, more = page.lines, page.total, page.more
     end = start + len(lines)
     cut = bool(lines) and max(map(len, lines)) > context.caps.max_line_chars
     if cut:
@@ -59,8 +63,11 @@ def read_file(
         lines = [INDENTATION + line for line in lines]
     if line_numbers:
         lines = [f"{number:>6}\t{line}" for number, line in enumerate(lines, start + 1)]
+    message = _read_message(start, end, total, more, name)
+    if page.replaced:
+        message += "; the file is not UTF-8, what is not is shown as \ufffd: name its `encoding` to read and edit it"
     return ToolResult(
-        message=_read_message(start, end, total, more, path),
+        message=message,
         truncated=more or cut,
         output="\n".join(lines),
         data={
@@ -70,6 +77,8 @@ def read_file(
             "total_lines": total,
             "more": more,
             "next_offset": end if more else None,
+            "encoding": page.encoding,
+            "replaced": page.replaced,
         },
     )
 
@@ -91,30 +100,46 @@ def _page(offset: int, limit: int, view_range: Sequence[int] | None) -> tuple[in
     return first - 1, None if last == -1 else last - first + 1
 
 
-def _slice(
-    reader: ByteReader, head: bytes, start: int, count: int | None, max_bytes: int
-) -> tuple[list[str], int | None, bool]:
-    """The lines asked for, the number of lines in the file where it is known, whether more is left.
+class _Page(NamedTuple):
+    """The lines asked for, the number of lines in the file where it is known, whether more is left."""
 
-    A byte order mark is not shown: it is no text, and edits leave it where it is.
-    """
+    lines: list[str]
+    total: int | None
+    more: bool
+    encoding: str
+    replaced: bool = False
+    """Some bytes are not in the encoding, and are shown as U+FFFD."""
+
+
+def _slice(
+    reader: ByteReader, head: bytes, start: int, count: int | None, max_bytes: int, encoding: str | None
+) -> _Page:
+    """A page of the text. A byte order mark is not shown: it is not text, and edits keep it."""
     if len(head) == reader.size:
-        lines = head.removeprefix(BOM_UTF8).replace(b"\r\n", b"\n").decode("utf-8", "replace").split("\n")
+        text, name, replaced = readable_text(head, encoding, reader.path)
+        text = text.replace("\r\n", "\n")
+        lines = text.split("\n" if "\n" in text else "\r")
         if not lines[-1]:
             lines.pop()
         found = lines[start:] if count is None else lines[start : start + count]
-        return found, len(lines), start + len(found) < len(lines)
-    reader.seek(len(BOM_UTF8) if head.startswith(BOM_UTF8) else 0)
-    source = byte_lines(reader, max_line_bytes=CHUNK_BYTES)
+        return _Page(found, len(lines), start + len(found) < len(lines), name, replaced)
+    mark, name = mark_of(head)
+    name = name or (check_encoding(encoding) if encoding is not None else "utf-8")
+    reader.seek(len(mark))
+    chunks: Iterable[bytes] = reader if name == "utf-8" else utf8_chunks(reader, name, reader.path)
+    source = byte_lines(chunks, max_line_bytes=CHUNK_BYTES)
     skipped = sum(1 for _ in islice(source, start))
     found = []
     size = 0
+    replaced = False
     for raw in source:
         if len(found) == count or size > max_bytes:
-            return found, None, True
+            return _Page(found, None, True, name, replaced)
         size += len(raw)
-        found.append(raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "replace"))
-    return found, skipped + len(found), False
+        line = clean_line(raw)
+        replaced = replaced or (REPLACEMENT in line and REPLACEMENT.encode() not in raw)
+        found.append(line)
+    return _Page(found, skipped + len(found), False, name, replaced)
 
 
 def _read_message(start: int, end: int, total: int | None, more: bool, path: str) -> str:

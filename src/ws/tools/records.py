@@ -61,10 +61,12 @@ class Backup:
     """Of something moved: by what it is known again."""
     twin: str = ""
     """The other path of the same change."""
+    again: str = ""
+    """Of an undo or a redo: the reason of the change that was undone or done again."""
 
     @property
     def is_trash(self) -> bool:
-        return self.reason == "delete"
+        return self.reason == "delete" or (self.reason == "redo" and self.again == "delete")
 
 
 class Facts(NamedTuple):
@@ -89,6 +91,7 @@ class Change(NamedTuple):
     saved_ns: int
     name: str
     paths: tuple[str, ...]
+    again: str = ""
 
     def twin(self, path: str) -> str:
         return next((other for other in self.paths if other != path), "")
@@ -105,7 +108,7 @@ class Records:
 
     # making
 
-    def begin(self, reason: str, *paths: str) -> Change:
+    def begin(self, reason: str, *paths: str, again: str = "") -> Change:
         """A change of one path or of two, younger than every record that they have."""
         saved_ns = time.time_ns()
         stamp = _stamp(saved_ns)
@@ -114,7 +117,7 @@ class Records:
             if names and stamp <= names[-1]:
                 saved_ns = _nanoseconds(names[-1]) + 1  # the clock went back
                 stamp = _stamp(saved_ns)
-        return Change(reason, saved_ns, f"{stamp}-{os.urandom(4).hex()}", paths)
+        return Change(reason, saved_ns, f"{stamp}-{os.urandom(4).hex()}", paths, again)
 
     def add(
         self,
@@ -146,6 +149,7 @@ class Records:
             target=target,
             shape=shape,
             twin=change.twin(path),
+            again=change.again,
         )
         if out_of is not None:
             from ws.fs.transfer import move_between

@@ -1,22 +1,16 @@
 """How a text file is written, so that a change to it can be written the same way.
 
-Files are edited as bytes: what an edit does not touch comes back bit for bit, whatever its encoding. Lines
+Files are edited as UTF-8 bytes (`encodings` converts others): what an edit does not touch stays bit for bit. Lines
 end at `\\n` alone; a `\\r` before it belongs to the line's ending. A model never sees either of them, nor a
 byte order mark, so text that it sends without them takes the form of the place where it lands.
 """
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_right
+from itertools import accumulate
 
 BOM = b"\xef\xbb\xbf"
-
-_PROBE_BYTES = 8192
-
-
-def is_binary(data: bytes) -> bool:
-    """Whether a NUL stands near the beginning: the test that git and ripgrep use."""
-    return b"\0" in data[:_PROBE_BYTES]
 
 
 def split_lines(data: bytes) -> list[bytes]:
@@ -51,35 +45,33 @@ def with_endings(text: bytes, ending: bytes) -> bytes:
     return text.replace(b"\n", ending)
 
 
-def encode_like(text: str, data: bytes) -> bytes:
-    """Text in the encoding of a file: UTF-8, or latin-1 where the file is plainly that.
+def find_text(data: bytes, text: bytes, limit: int) -> list[tuple[int, int]]:
+    """The first places where text stands, at most `limit`, overlapping ones too, as (start, end).
 
-    A file with bytes that are no UTF-8 and none that are is taken for latin-1. Where both occur it is UTF-8
-    with some damage, and the damage is left as it is.
+    A `\\n` in the text matches a `\\r\\n` of the file, unless the text has a `\\r` of its own. The time is linear in
+    the size of the file for each place: text that overlaps itself is not searched for at every byte.
     """
-    encoded = text.encode("utf-8", "surrogateescape")
-    if text.isascii() or data.isascii() or not data.decode("utf-8", "ignore").isascii():
-        return encoded
-    try:
-        return text.encode("latin-1")
-    except UnicodeEncodeError:
-        return encoded
-
-
-def find_text(data: bytes, text: bytes) -> list[tuple[int, int]]:
-    """Every place where text stands, overlapping ones too, as (start, end).
-
-    A `\\n` in the text matches a `\\r\\n` of the file, unless the text has a `\\r` of its own.
-    """
-    if b"\r" in data and b"\n" in text and b"\r" not in text:
-        pattern = rb"\r?\n".join(re.escape(part) for part in text.split(b"\n"))
-        return [match.span(1) for match in re.finditer(rb"(?=(" + pattern + rb"))", data)]
-    found = []
+    if b"\r\n" in data and b"\n" in text and b"\r" not in text:
+        parts = data.split(b"\r\n")
+        whole = _Joined(parts)
+        return [whole.span(start, end) for start, end in find_text(b"\n".join(parts), text, limit)]
+    found: list[tuple[int, int]] = []
     start = data.find(text)
-    while start >= 0:
+    while start >= 0 and len(found) < limit:
         found.append((start, start + len(text)))
         start = data.find(text, start + 1)
     return found
+
+
+class _Joined:
+    """Positions in lines joined by `\\n`, as positions in the same lines joined by `\\r\\n`."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self._ends = list(accumulate(len(part) + 1 for part in parts))  # behind each `\\n`
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        # A line feed at `start` or before `end` takes its carriage return along.
+        return start + bisect_right(self._ends, start), end + bisect_right(self._ends, end)
 
 
 def line_number(data: bytes, position: int) -> int:

@@ -3,7 +3,8 @@
 The store is a filesystem of its own, so that a restore of the workspace does not take the backups away
 (`records`). A record says what stood at a path before a change: a file, a link, a directory, nothing ("absent":
 the change made it), or something that has since been moved elsewhere. To undo is to put the newest of these
-back, keeping what stands there now as a record of its own, so that undo can be undone.
+back. What stood there becomes a record with the reason "undo", which only `redo` uses: undo goes back one change at a
+time, redo forward again, until another change is made.
 
 A path is resolved once, by the filesystem, before anything is done with it: what is kept, changed and brought
 back is one and the same file, whatever links its spelling goes through. What the filesystem's rules restrict is
@@ -188,27 +189,48 @@ class Backups:
 
     # putting back
 
-    def undo(self, path: str) -> tuple[Backup, ...]:
+    def undo(self, path: str, *, dry_run: bool = False) -> tuple[Backup, ...]:
         """Bring back what stood at a path before its last change, and at the other path if that had two.
 
-        Returns the records that were used up. What stands there now becomes a record itself, before anything is
-        changed. Raises NotFound, InvalidRequest when what was moved is not there any more.
+        Each call goes back one change further, as far as there are records; `redo` goes forward. Returns the records
+        that were used up. What stands there now becomes a record for `redo` before anything is changed. Raises
+        NotFound, InvalidRequest when what was moved is not there any more.
         """
-        record = next(iter(self.records(path)), None)
+        record = next((one for one in self.records(path) if one.reason != "undo"), None)
         if record is None:
             raise NotFound(f"no backup of {path!r}", hint=self._hint(path))
+        return self._go_to(record, "undo", dry_run=dry_run)
+
+    def redo(self, path: str, *, dry_run: bool = False) -> tuple[Backup, ...]:
+        """Do again what the last undo of a path took back; as often as there was an undo, until another change.
+
+        Returns and raises as `undo`.
+        """
+        records = self.records(path)
+        changed_ns = max((one.saved_ns for one in records if one.reason not in ("undo", "redo")), default=0)
+        record = next((one for one in records if one.reason == "undo" and one.saved_ns > changed_ns), None)
+        if record is None:
+            raise NotFound(f"nothing was undone at {path!r}", hint="a change after an undo ends what can be redone")
+        return self._go_to(record, "redo", dry_run=dry_run)
+
+    def _go_to(self, record: Backup, reason: str, *, dry_run: bool) -> tuple[Backup, ...]:
+        """Put back a record and its twin, and keep what stands there now under a reason."""
         twin = self._records.twin_of(record)
         used = (record,) if twin is None else (record, twin)
         for one in used:
             self._check(one)
+        if dry_run:
+            return used
+        again = record.again or record.reason
         moved = next((one for one in used if one.kind == "moved"), None)
         if moved is not None:
-            self._move_back(self._records.begin("undo", moved.path, moved.target), moved, moved.path)
+            change = self._records.begin(reason, moved.path, moved.target, again=again)
+            self._move_back(change, moved, moved.path)
             for one in used:
                 if one.kind not in ("moved", "absent"):
                     self._put(one, one.path)
         else:
-            change = self._records.begin("undo", *(one.path for one in used))
+            change = self._records.begin(reason, *(one.path for one in used), again=again)
             for one in sorted(used, key=lambda one: one.kind == "absent"):  # what comes before what goes
                 self._bring_back(change, one, one.path)
         for one in used:

@@ -31,6 +31,10 @@ NO_PAGES: Words = (
     (r", go on with `offset=\d+`", ""),
 )
 NO_RECURSION: Words = ((r"; use recursive to delete it with all below", "; delete what it holds first"),)
+NO_ENCODING: Words = (
+    (r"name the encoding that the file has as `encoding`, such as .*", "tools for text leave it alone"),
+    (r": name its `encoding` to read and edit it", ""),
+)
 NO_SESSIONS: Words = ((r", or start it with `exec_command` and look again later", ""),)
 NO_UNDO: Words = ((r"; undo brings it back", ""),)
 

@@ -14,6 +14,7 @@ from typing import Any
 from ws.errors import ToolValidationError
 from ws.toolbox.catalog import (
     DRY_RUN,
+    ENCODING,
     EXCLUDE,
     TOOLS,
     Tool,
@@ -124,7 +125,8 @@ def _search_files(session: Session, arguments: dict[str, Any]) -> ToolResult:
 
 
 def _view_file(session: Session, arguments: dict[str, Any]) -> ToolResult:
-    return session.run("read_file", path=arguments["path"], view_range=_view_range(arguments["view_range"]))
+    lines = _view_range(arguments["view_range"])
+    return session.run("read_file", path=arguments["path"], view_range=lines, encoding=arguments["encoding"])
 
 
 def _view_range(given: dict[str, Any] | None) -> list[int]:
@@ -202,6 +204,7 @@ DIALECT = Dialect.of(
                 "view_range", "object", "Lines to show: `start` counted from 1, `end` inclusive; -1 or no "
                 "end is the end of the file.", None,
             ),
+            ENCODING,
         ),
         _view_file,
         "Show a text file, or a range of its lines.",
@@ -216,6 +219,7 @@ DIALECT = Dialect.of(
                 "line", "integer", "0 inserts at the beginning, N after line N, -1 at the end.", minimum=-1
             ),
             Parameter("text", "string", "The lines to insert."),
+            ENCODING,
             DRY_RUN,
         ),
         _rename("insert"),

@@ -1,7 +1,7 @@
 """The two tools that Anthropic's models are trained on: an editor with commands, and a shell that stays.
 
 Both generations of the editor's parameters are accepted: `insert` takes its text as `new_str` or
-`insert_text`, and `undo_edit` is there although newer definitions left it out.
+`insert_text`, and `undo_edit` is there although newer definitions left it out; `redo_edit` is ours.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 from ws.errors import ToolValidationError
 from ws.toolbox.catalog import Tool
-from ws.toolbox.dialects import NO_PAGES, NO_SESSIONS, Dialect, DialectTool, Session
+from ws.toolbox.dialects import NO_ENCODING, NO_PAGES, NO_SESSIONS, Dialect, DialectTool, Session
 from ws.toolbox.dialects.persistent_shell import PersistentShell
 from ws.toolbox.parameters import Parameter
 from ws.tools.context import ToolResult
 
 EDITOR = "str_replace_based_edit_tool"
-EDITOR_COMMANDS = ("view", "create", "str_replace", "insert", "undo_edit")
+EDITOR_COMMANDS = ("view", "create", "str_replace", "insert", "undo_edit", "redo_edit")
 _VIEW_LINES = 10_000
 
 
@@ -35,8 +35,10 @@ def _editor(session: Session, arguments: dict[str, Any]) -> ToolResult:
             if text is None:
                 text = _needed(arguments, "new_str", said="insert_text")
             return session.run("insert", path=path, line=_needed(arguments, "insert_line"), text=text)
-        case _:
+        case "undo_edit":
             return session.run("undo", path=path)
+        case _:
+            return session.run("redo", path=path)
 
 
 def _view(session: Session, path: str, view_range: list[int] | None) -> ToolResult:
@@ -77,7 +79,8 @@ DIALECT = Dialect.of(
             "View, create and edit files. `view` shows a file with line numbers, or a directory two "
             "levels deep; `create` writes a whole file; `str_replace` replaces a text that occurs exactly "
             "once; `insert` puts lines after line `insert_line` (0: at the beginning); `undo_edit` takes "
-            "the last change back.",
+            "back the last change to the file, and each further call the change before that; `redo_edit` does "
+            "again what was taken back.",
             (
                 Parameter("command", "string", "What to do.", choices=EDITOR_COMMANDS),
                 Parameter("path", "string", "Path of the file or directory."),
@@ -109,5 +112,5 @@ DIALECT = Dialect.of(
         ),
         _bash,
     ),
-    words=(*NO_PAGES, *NO_SESSIONS, (r"`line`", "`insert_line`")),
+    words=(*NO_ENCODING, *NO_PAGES, *NO_SESSIONS, (r"`line`", "`insert_line`")),
 )  # fmt: skip

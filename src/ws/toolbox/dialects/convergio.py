@@ -8,6 +8,7 @@ from typing import Any
 
 from ws.toolbox.catalog import DRY_RUN, GREP_MODES, TOOLS, Tool, directory_parameter, path_parameter
 from ws.toolbox.dialects import (
+    NO_ENCODING,
     NO_PAGES,
     NO_RECURSION,
     NO_SESSIONS,
@@ -179,6 +180,7 @@ DIALECT = Dialect.of(
         _file_delete,
     ),
     words=(
+        *NO_ENCODING,
         *NO_PAGES,
         *NO_RECURSION,
         *NO_SESSIONS,

@@ -11,7 +11,7 @@ from typing import Any
 
 from ws.errors import OperationNotSupportedError
 from ws.toolbox.catalog import MODES, OFFSET, Tool, directory_parameter, path_parameter
-from ws.toolbox.dialects import NO_SESSIONS, NO_UNDO, Dialect, DialectTool, Session
+from ws.toolbox.dialects import NO_ENCODING, NO_SESSIONS, NO_UNDO, Dialect, DialectTool, Session
 from ws.toolbox.parameters import Parameter, Parameters, check_arguments, usage
 from ws.tools.context import ToolResult
 
@@ -136,6 +136,7 @@ DIALECT = Dialect.of(
         _filesystem,
     ),
     words=(
+        *NO_ENCODING,
         *NO_SESSIONS,
         *NO_UNDO,
         (r"look into it with a command such as xxd", "read it with `binary` set to true"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ws.toolbox.catalog import TOOLS, Tool, directory_parameter
-from ws.toolbox.dialects import Dialect, DialectTool, Session, as_is
+from ws.toolbox.dialects import NO_ENCODING, Dialect, DialectTool, Session, as_is
 from ws.toolbox.parameters import Parameter
 from ws.tools.context import ToolResult, cap_lines
 
@@ -81,6 +81,7 @@ DIALECT = Dialect.of(
     as_is(TOOLS["exec_command"]),
     as_is(TOOLS["write_stdin"]),
     words=(
+        *NO_ENCODING[1:],  # patches take one
         (r"`max_matches=(\d+)`", r"`limit=\1`"),
         (r"look for it with glob", "list its directory to see what is there"),
     ),

@@ -67,7 +67,11 @@ def _pack_old_libc(path: str) -> None:
         ["deb [check-valid-until=no] http://archive.debian.org/debian bullseye main"],
     ):
         try:
-            debian.build_rootfs(path, packages=packages, sources=sources, suite="bullseye", variant="extract")
+            with tempfile.TemporaryDirectory() as scratch:
+                built = debian.build_rootfs(
+                    scratch, packages=packages, sources=sources, suite="bullseye", variant="extract"
+                )
+                shutil.move(built, path)
             return
         except ImageBuildFailed as error:
             tried.append(str(error))

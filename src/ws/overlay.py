@@ -59,6 +59,7 @@ _MOUNT_ATTR_NOEXEC = 8
 _MOUNT_ATTR_IDMAP = 0x100000
 _OPEN_TREE_CLONE = 1
 _AT_EMPTY_PATH = 0x1000
+_AT_RECURSIVE = 0x8000
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MNT_EXPIRE = 4
 _AT_FDCWD = -100
@@ -115,15 +116,18 @@ def open_tree(directory: str) -> int:
     return _syscall("open_tree", _SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(directory), flags)
 
 
-def mount_setattr(mount: int, attributes: int, idmap: int | None = None) -> None:
+def mount_setattr(
+    mount: int, attributes: int, idmap: int | None = None, *, recursive: bool = False, propagation: int = 0
+) -> None:
     """Attributes of a detached mount that nothing can take from it once it is in a container.
 
     `idmap` is the descriptor of a user namespace: ids on disk that it has inside are shown as those outside.
     """
     if idmap is not None:
         attributes |= _MOUNT_ATTR_IDMAP
-    what = struct.pack("=QQQQ", attributes, 0, 0, idmap or 0)  # set, clear, propagation, user namespace
-    _syscall("mount_setattr", _SYS_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, what, len(what))
+    what = struct.pack("=QQQQ", attributes, 0, propagation, idmap or 0)  # set, clear, propagation, user namespace
+    flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
+    _syscall("mount_setattr", _SYS_MOUNT_SETATTR, mount, b"", flags, what, len(what))
 
 
 def umount2(target: str, flags: int = 0) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import platform
 import shutil
+import tempfile
 from typing import Literal
 
 from ws import durable
@@ -17,6 +18,7 @@ from ws.engine import debian
 from ws.engine.base import Engine, ImageFacts, Progress
 from ws.engine.imaging import IMAGE_DIRECTORY, read_containerfile, read_packages
 from ws.errors import ImageNotFound
+from ws.removing import remove_tree
 
 DEFAULT_IMAGE = "localhost/ws-base:latest"
 
@@ -57,11 +59,11 @@ def ensure_rootfs(home: str, *, force: bool = False, progress: Progress | None =
 
     Commit point: its rename to the name that its recipe's hash gives it.
     """
-    customize = os.path.join(IMAGE_DIRECTORY, "customize")
+    with open(os.path.join(IMAGE_DIRECTORY, "customize"), encoding="utf-8") as file:
+        customize = file.read()
     sources = debian.read_sources()
     packages = read_packages()
-    with open(customize, "rb") as file:
-        recipe = repr((debian.SUITE, packages, sources, platform.machine(), file.read())).encode()
+    recipe = repr((debian.SUITE, packages, sources, platform.machine(), customize)).encode()
     directory = os.path.join(home, "images")
     os.makedirs(directory, mode=0o700, exist_ok=True)
     path = os.path.join(directory, f"{hashlib.sha256(recipe).hexdigest()[:16]}.tar")
@@ -69,10 +71,15 @@ def ensure_rootfs(home: str, *, force: bool = False, progress: Progress | None =
     durable.create_lock_file(lock)
     with durable.locked(lock, timeout_s=1800, what="the build of an image"):
         for name in os.listdir(directory):
-            if name.endswith(".partial.tar") or (name.endswith(".tar") and os.path.join(directory, name) != path):
-                durable.unlink(os.path.join(directory, name))  # of an older recipe, or of a builder that died
+            if name not in (os.path.basename(lock), os.path.basename(path)):
+                remove_tree(os.path.join(directory, name))  # of an older recipe, or of a builder that died
         if force or not os.path.exists(path):
-            partial = f"{path.removesuffix('.tar')}.partial.tar"
-            debian.build_rootfs(partial, packages=packages, sources=sources, customize=customize, progress=progress)
-            durable.rename(partial, path)
+            scratch = tempfile.mkdtemp(dir=directory, prefix="build-")
+            try:
+                built = debian.build_rootfs(
+                    scratch, packages=packages, sources=sources, customize=customize, progress=progress
+                )
+                durable.rename(built, path)
+            finally:
+                remove_tree(scratch)
     return path

@@ -71,9 +71,9 @@ def parse_plain(words: Sequence[str]) -> ToolRequest | None:
     )
 
 
-def run(request: ToolRequest, words: list[str]) -> int:
+def run(request: ToolRequest) -> int:
     """Carry out a request; returns the exit status. Raises what `Router.call` raises, of ws's own errors."""
-    session.enter_userns(words)
+    session.enter_userns()
     workspace = session.open_named(request.name)
     router = workspace.router(request.dialect, approval=_approval(request.approval))
     try:

@@ -73,7 +73,7 @@ def exec_verb(name: str, *, command: tuple[str, ...], **options: Any) -> int:
         as_json=options["as_json"],
         rollback=options["rollback_on_failure"],
     )
-    return execution.run(request, click.get_current_context().find_root().obj)
+    return execution.run(request)
 
 
 @click.command(

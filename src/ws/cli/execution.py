@@ -90,11 +90,11 @@ def parse_plain(words: Sequence[str]) -> ExecRequest | None:
     )
 
 
-def run(request: ExecRequest, words: list[str]) -> int:
+def run(request: ExecRequest) -> int:
     """Carry out a request; returns the exit status. Raises what `Workspace.exec` raises."""
     if request.timeout_s is not None and not 0 < request.timeout_s < 1e9:
         raise InvalidRequest("--timeout must be a positive number of seconds", hint="leave it out for no limit")
-    session.enter_userns(words)
+    session.enter_userns()
     workspace = session.open_named(request.name)
     return run_in(workspace, request)
 

@@ -109,7 +109,7 @@ class Verb(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         if self.mounts:
-            session.enter_userns(ctx.find_root().obj or [], ctx.params.get("engine"))
+            session.enter_userns(ctx.params.get("engine"))
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -254,7 +254,7 @@ def run_verb(words: list[str]) -> int:
     if asked:
         return shell_complete(cli, {}, "ws", COMPLETE, asked)
     try:
-        with cli.make_context("ws", list(words), obj=words) as ctx:
+        with cli.make_context("ws", list(words)) as ctx:
             result = cli.invoke(ctx)
     except click.exceptions.Exit as end:
         return end.exit_code

@@ -29,7 +29,6 @@ def image_verb(ctx: click.Context, /) -> None:
     "build",
     cls=Verb,
     statuses=(0, 1, 2, 6, 7, 130),
-    mounts=False,  # the engines make images; nothing is mounted
     examples=[
         ("ws image build", "for each engine that works here; what is there already is kept"),
         ("ws image build --engine docker --force", "for docker, anew"),

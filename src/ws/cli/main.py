@@ -97,13 +97,13 @@ def _dispatch(words: list[str]) -> int:
 
         request = execution.parse_plain(words[1:])
         if request is not None:
-            return execution.run(request, words)
+            return execution.run(request)
     if words[:1] == ["tool"]:
         from ws.cli import calling
 
         call = calling.parse_plain(words[1:])
         if call is not None:
-            return calling.run(call, words)
+            return calling.run(call)
     from ws.cli.group import run_verb
 
     return run_verb(words)

@@ -3,13 +3,12 @@
 Light to import: `ws exec` comes through here, so engines and the manager are loaded by what needs them.
 
 Mounting an overlay needs root, at least in a user namespace. An ordinary user has one with podman: `enter_userns`
-runs the same command line again under `podman unshare`, once.
+enters it.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from ws.layout import EngineName
     from ws.manager import Manager
     from ws.workspace import Workspace
-
-IN_USERNS = "WS_IN_USERNS"  # set in the second run, so that there is no third
 
 
 def engine_for(home: Home) -> EngineFor:
@@ -100,21 +97,19 @@ def manager(engine: EngineName | None = None) -> Iterator[Manager]:
         opened.close()
 
 
-def enter_userns(words: list[str], engine: str | None = None) -> None:
-    """For an ordinary user whose engine is podman: run these words again as root of a user namespace of theirs.
+def enter_userns(engine: str | None = None) -> None:
+    """Make an ordinary user whose engine is podman root in podman's user namespace; this process goes on there.
 
-    Returns when that is not needed, or not possible; then what needs it says so itself.
+    Returns when that is not needed, or podman is not installed: then what needs it says so itself. Raises
+    EngineUnavailable when it is needed and fails.
     """
     chosen = engine or os.environ.get("WS_ENGINE") or "podman"
-    if os.geteuid() == 0 or os.environ.get(IN_USERNS) or chosen != "podman":
+    if os.geteuid() == 0 or chosen != "podman":
         return
     from shutil import which
 
     podman = which("podman")
-    if podman is None:
-        return
-    os.environ[IN_USERNS] = "1"
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # -P: a directory called ws where the user stands must not become the program.
-    os.execv(podman, [podman, "unshare", sys.executable, "-P", "-m", "ws", *words])
+    if podman is not None:
+        from ws.engine import podman_userns
+
+        podman_userns.enter(podman)

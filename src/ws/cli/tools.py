@@ -78,7 +78,7 @@ def tool_verb(name: str, tool: str, arguments: str | None, *, dialect: str, appr
     whole result: status, message, truncated, output, data and summary. `ws tools` shows what there is.
     """
     request = ToolRequest(name, tool, arguments, dialect, approval, as_json)
-    return calling.run(request, click.get_current_context().find_root().obj)
+    return calling.run(request)
 
 
 @click.command(

@@ -40,7 +40,7 @@ from ws.engine.imaging import follow_build, pack_context, read_changes, read_cou
 from ws.engine.inside import settle_directories
 from ws.engine.network import confine_network
 from ws.engine.podman_connection import SLOW_S, PodmanConnection
-from ws.engine.podman_service import is_rootless, real_uid
+from ws.engine.podman_service import check_same_view, is_rootless, real_uid
 from ws.engine.podman_spec import IdRange, plan_create, read_id_range
 from ws.engine.processes import find_by_argument
 from ws.errors import (
@@ -185,6 +185,7 @@ class PodmanEngine:
         if spec.options.network != "none" and not self._rootless:
             # Where the service is: one that a system has may live in a mount namespace of its own.
             overlay.in_mount_namespace(self._podman.open().pid, netns.ensure_shared)
+        check_same_view(self._podman.open().pid, (spec.runtime_dir, spec.run_dir))
         plan = plan_container(spec, hard_limits=self._hard_limits())
         body = plan_create(spec, plan, rootless=self._rootless, limits=self._limits)
         response = self._podman.call("post", "/containers/create", body=body, timeout_s=SLOW_S, repeatable=False)

@@ -12,10 +12,12 @@ import hashlib
 import os
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ws import durable
 from ws.engine.endpoints import Peer, find_listener, parse_endpoint, shorten_socket
+from ws.engine.podman_userns import in_podmans_mounts
 from ws.engine.processes import kill_all, spawn_detached
 from ws.errors import EngineUnavailable
 from ws.layout import process_start
@@ -76,6 +78,26 @@ def find_system_service() -> Service | None:
     return None
 
 
+def check_same_view(pid: int, paths: Iterable[str]) -> None:
+    """Raises EngineUnavailable when a service has another directory than ours under one of these paths, or none.
+
+    A service may be in a mount namespace that is older than a mount of ours. It would bind what lies below the mount.
+    """
+    for path in paths:
+        ours = os.stat(path)
+        try:
+            theirs = os.stat(f"/proc/{pid}/root{os.path.realpath(path)}")
+        except PermissionError:
+            continue  # another user's service: podman itself says what it lacks
+        except OSError:
+            theirs = None
+        if theirs is None or not os.path.samestat(ours, theirs):
+            raise EngineUnavailable(
+                f"podman does not see {path} as ws does: it lies on a mount that is newer than podman's namespace",
+                hint="end podman's processes with `podman system migrate`, or put WS_HOME on another filesystem",
+            )
+
+
 def find_podman() -> str:
     """The program. Raises EngineUnavailable."""
     binary = shutil.which("podman")
@@ -125,7 +147,7 @@ def _start(binary: str, runtime: str, path: str, log: str) -> Peer:
     # These would make the service a client of another one.
     env = {k: v for k, v in os.environ.items() if k not in ("CONTAINER_HOST", "CONTAINER_CONNECTION")}
     argv = [binary, "--runtime", runtime, "system", "service", "-t", str(IDLE_S), f"unix://{path}"]
-    pid = spawn_detached(argv, log=log, env=env)
+    pid = in_podmans_mounts(lambda: spawn_detached(argv, log=log, env=env))
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         peer = find_listener(path)

@@ -13,7 +13,10 @@ import stat
 from collections.abc import Iterator
 
 from ws.engine import HOME
+from ws.errors import EngineError
 
+# A link in the way, something that is not a directory, or the container has ended.
+_OF_THE_IMAGE = (errno.ELOOP, errno.ENOTDIR, errno.ENOENT, errno.ESRCH)
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -47,18 +50,29 @@ def read_inside(pid: int, path: str, *, cap_bytes: int) -> bytes:
 def settle_directories(pid: int, uid: int, gid: int) -> None:
     """Give the container's tmpfs directories the owner and modes that were planned.
 
-    podman cannot give a tmpfs to a user, and runc gives one the mode of the image's directory under it. Where
-    the image has a link in the way, or we lack the right (rootless), it stays as the engine made it.
+    podman cannot give a tmpfs to a user, and runc gives one the mode of the image's directory under it. Where the
+    image has a link in the way, it stays as the engine made it. Raises EngineError when the kernel refuses: the user
+    could not write to HOME.
     """
     for path, mode, owned in ((HOME, 0o700, True), ("/tmp", 0o1777, False), ("/dev/shm", 0o1777, False)):
-        with contextlib.suppress(OSError), open_inside(pid, path, os.O_DIRECTORY) as fd:
-            if owned:
-                os.fchown(fd, _on_host(pid, "uid_map", uid), _on_host(pid, "gid_map", gid))
-            os.fchmod(fd, mode)
+        try:
+            with open_inside(pid, path, os.O_DIRECTORY) as fd:
+                if owned:
+                    os.fchown(fd, _on_host(pid, "uid_map", uid), _on_host(pid, "gid_map", gid))
+                os.fchmod(fd, mode)
+        except OSError as error:
+            if error.errno not in _OF_THE_IMAGE:
+                raise EngineError(f"{path} could not be given to user {uid}:{gid}: {error.strerror}") from error
 
 
 def _on_host(pid: int, name: str, inner: int) -> int:
-    """An id of the container as we see it, by the map of its user namespace. Raises OSError when it has none."""
+    """An id of the container as we see it, by the map of its user namespace. Raises OSError when it has none.
+
+    The kernel shows the map of another namespace in ids of the reader's, but that of the reader's own namespace in ids
+    of its parent. A rootless container is in our own namespace: there an id is itself.
+    """
+    if os.stat(f"/proc/{pid}/ns/user").st_ino == os.stat("/proc/self/ns/user").st_ino:
+        return inner
     with open(f"/proc/{pid}/{name}", encoding="ascii") as file:
         for line in file:
             first, outer, count = map(int, line.split())

@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from cli_stage import warm_home
 from engine_images import ensure_busybox, ensure_old_libc
+from guest import Guest, NoGuest, lend_guest
 from workspaces import SharedWorkspaces, shared_workspaces
 from ws.engine.base import Engine
 from ws.engine.choose import open_engine
@@ -44,6 +45,9 @@ REQUIRED = {name for name in os.environ.get("WS_REQUIRE_ENGINES", "").replace(" 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What goes to one process of several: the tests of a file on one engine, for they share what they made."""
     for item in items:
+        if "guest" in getattr(item, "fixturenames", ()):  # one lent user for all
+            item.add_marker(pytest.mark.xdist_group("guest"))
+            continue
         engine = next((name for name in ("podman", "docker", "none") if name in re.split(r"[\[\]-]", item.name)), "")
         item.add_marker(pytest.mark.xdist_group(f"{item.nodeid.partition('::')[0]}@{engine}"))
 
@@ -124,6 +128,26 @@ def engines(session_home: str, one_podman_service: None) -> Iterator[Engines]:
     opened = Engines(session_home)
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def guest() -> Iterator[Guest]:
+    """An ordinary user with rootless podman. Where there can be none: skipped, or failed if it is required."""
+    try:
+        with lend_guest() as lent:
+            yield lent
+    except NoGuest as reason:
+        if "rootless" in REQUIRED:
+            pytest.fail(f"WS_REQUIRE_ENGINES names rootless: {reason}", pytrace=False)
+        pytest.skip(f"no rootless podman here: {reason}")
+
+
+@pytest.fixture(scope="session")
+def built_guest(guest: Guest) -> Guest:
+    """The same, with the default image, built by the user: for real, it takes half a minute."""
+    done = guest.ws("image", "build", "--engine", "podman", deadline_s=280)
+    assert done.returncode == 0, done.stderr
+    return guest
 
 
 @pytest.fixture(scope="session")

@@ -13,21 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import REQUIRED
-from guest import ID, IMAGE, Guest, NoGuest, lend_guest
+from guest import ID, IMAGE, Guest
 
 PROJECT = {"main.c": "int main;\n", ".env": "TOKEN=1\n", ".git/HEAD": "ref: refs/heads/main\n"}
-
-
-@pytest.fixture(scope="module")
-def guest() -> Iterator[Guest]:
-    try:
-        with lend_guest() as lent:
-            yield lent
-    except NoGuest as reason:
-        if "rootless" in REQUIRED:
-            pytest.fail(f"WS_REQUIRE_ENGINES names rootless: {reason}", pytrace=False)
-        pytest.skip(f"no rootless podman here: {reason}")
 
 
 @pytest.fixture
@@ -38,21 +26,14 @@ def box(guest: Guest, request: pytest.FixtureRequest) -> Iterator[str]:
     for path, text in PROJECT.items():
         (project / path).parent.mkdir(parents=True, exist_ok=True)
         (project / path).write_text(text)
-    for path in (project, *project.rglob("*")):
-        os.chown(path, ID, ID)
-    says(guest, "create", str(project), "--name", name, "--image", IMAGE)
+    guest.give(project)
+    guest.says("create", str(project), "--name", name, "--image", IMAGE)
     yield name
     guest.ws("rm", name)
 
 
-def says(guest: Guest, *words: str) -> str:
-    done = guest.ws(*words)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def shell(guest: Guest, box: str, script: str) -> str:
-    return says(guest, "exec", box, "--", "sh", "-c", f"export PATH=/bin; alias b=busybox; {script}")
+    return guest.says("exec", box, "--", "sh", "-c", f"export PATH=/bin; alias b=busybox; {script}")
 
 
 def files(guest: Guest, box: str) -> list[str]:
@@ -66,11 +47,19 @@ def kept(guest: Guest, name: str) -> str:
     return shown.stdout.strip()
 
 
-def test_the_doctor_says_what_an_ordinary_user_has(guest: Guest) -> None:
-    report = json.loads(says(guest, "doctor", "--json"))
-    assert report["usable"]
-    podman = next(check for check in report["checks"] if (check["area"], check["name"]) == ("engine", "podman"))
-    assert "rootless" in podman["detail"]
+def test_home_belongs_to_the_workspaces_user(guest: Guest, box: str) -> None:
+    """For each user that a workspace may have, in a new container and after a restore."""
+    probe = "busybox stat -c %a:%u $HOME; echo kept > $HOME/x; busybox cat $HOME/x; busybox id -u"
+    for user in ("1000", "0", "4321:77"):
+        name = f"{box}-{user.partition(':')[0]}"
+        guest.says("create", "--name", name, "--image", IMAGE, "--user", user)
+        uid = user.partition(":")[0]
+        assert shell(guest, name, probe).split() == [f"700:{uid}", "kept", uid]
+        guest.says("rm", name)
+    assert shell(guest, box, probe).split() == ["700:1000", "kept", "1000"]
+    guest.says("snapshot", box)
+    guest.says("restore", box, "base")
+    assert shell(guest, box, probe).split() == ["700:1000", "kept", "1000"]
 
 
 def test_a_workspace_has_the_project_and_nothing_of_the_host(guest: Guest, box: str) -> None:
@@ -99,64 +88,64 @@ def test_attributes_that_a_kernel_would_take_for_its_own_hide_nothing(guest: Gue
     os.setxattr(project / "main.c", "user.overlay.metacopy", b"")
     os.setxattr(project / "below" / "file", "user.overlay.whiteout", b"")
     os.setxattr(project / ".git", "user.overlay.redirect", b"/etc")
-    says(guest, "create", str(project), "--name", f"{box}-noted", "--image", IMAGE)
+    guest.says("create", str(project), "--name", f"{box}-noted", "--image", IMAGE)
     listed = ["./.env", "./.git/HEAD", "./below/file", "./main.c"]
     assert files(guest, f"{box}-noted") == listed
     assert shell(guest, f"{box}-noted", "busybox cat main.c below/file .git/HEAD").count("\n") == 3
     shell(guest, f"{box}-noted", "busybox rm -rf .git below")
-    says(guest, "restore", f"{box}-noted", "base")
+    guest.says("restore", f"{box}-noted", "base")
     assert files(guest, f"{box}-noted") == listed
     out = guest.home / f"{box}-out"
-    says(guest, "export", f"{box}-noted", "--dir", str(out))
+    guest.says("export", f"{box}-noted", "--dir", str(out))
     assert os.getxattr(out / "below", "user.overlay.opaque") == b"x"
-    says(guest, "rm", f"{box}-noted")
+    guest.says("rm", f"{box}-noted")
 
 
 def test_damage_is_undone_and_the_rescue_too(guest: Guest, box: str) -> None:
-    says(guest, "snapshot", box, "--tag", "good")
+    guest.says("snapshot", box, "--tag", "good")
     shell(guest, box, "busybox rm -rf main.c .git .env; busybox mkdir d; echo x > d/made")
-    listed = says(guest, "diff", box, "good", "--name-status").splitlines()
+    listed = guest.says("diff", box, "good", "--name-status").splitlines()
     assert {"D\tmain.c", "D\t.git/HEAD", "D\t.env", "A\td/made"} <= set(listed)
-    says(guest, "restore", box, "good")
+    guest.says("restore", box, "good")
     assert files(guest, box) == ["./.env", "./.git/HEAD", "./main.c"]
-    says(guest, "undo", box)
+    guest.says("undo", box)
     assert files(guest, box) == ["./d/made"]
-    says(guest, "undo", box)
+    guest.says("undo", box)
     assert files(guest, box) == ["./.env", "./.git/HEAD", "./main.c"]
 
 
 def test_a_snapshot_beside_a_process_is_of_one_instant_and_leaves_it_running(guest: Guest, box: str) -> None:
     loop = "cd /workspace; n=0; while :; do n=$((n+1)); echo $n > one; echo $n > two; done"
     shell(guest, box, f"busybox setsid sh -c '{loop}' >/dev/null 2>&1 </dev/null & busybox sleep 0.3")
-    identity = json.loads(says(guest, "show", box, "--json"))["id"]
+    identity = json.loads(guest.says("show", box, "--json"))["id"]
     for number in range(1, 5):
-        says(guest, "snapshot", box)
+        guest.says("snapshot", box)
         one, two = (kept(guest, f"refs/workspaces/{identity}/{number}:data/{name}") for name in ("one", "two"))
         # The shell empties a file before it writes: then it has no number yet.
         assert not one or not two or int(one) - int(two) in (0, 1), "the files are of two instants"
     before = shell(guest, box, "busybox cat one two")
     assert shell(guest, box, "busybox sleep 0.2; busybox cat one two") != before
-    says(guest, "restore", box, "base")
+    guest.says("restore", box, "base")
     assert files(guest, box) == ["./.env", "./.git/HEAD", "./main.c"]
     assert "while" not in shell(guest, box, "busybox ps")
 
 
 def test_a_fork_goes_its_own_way_and_its_changes_come_home_to_their_owner(guest: Guest, box: str) -> None:
-    says(guest, "fork", box, "--name", f"{box}-fork")
+    guest.says("fork", box, "--name", f"{box}-fork")
     shell(guest, f"{box}-fork", "echo new > added; echo changed > main.c")
     assert files(guest, box) == ["./.env", "./.git/HEAD", "./main.c"]
-    says(guest, "apply", f"{box}-fork")
+    guest.says("apply", f"{box}-fork")
     project = Path(guest.home / box)
     assert (project / "main.c").read_text() == "changed\n"
     assert (project / "added").stat().st_uid == ID
-    says(guest, "rm", f"{box}-fork")
+    guest.says("rm", f"{box}-fork")
 
 
 def test_what_was_kept_is_sound_and_nothing_is_left_of_what_was_removed(guest: Guest, box: str) -> None:
-    says(guest, "snapshot", box)
-    assert json.loads(says(guest, "verify", "--json"))["sound"]
-    says(guest, "gc")
-    assert says(guest, "rm", "--all", "--yes").split() == [box]
+    guest.says("snapshot", box)
+    assert json.loads(guest.says("verify", "--json"))["sound"]
+    guest.says("gc")
+    assert guest.says("rm", "--all", "--yes").split() == [box]
     assert guest.run("podman", "ps", "-aq").stdout == ""
     deadline = time.monotonic() + 20  # conmon cleans up after its container and then ends
     while {"loader", "conmon"} & set(guest.processes()):

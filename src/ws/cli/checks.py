@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,7 +23,8 @@ from ws.engine import keyrings
 from ws.engine.base import Engine
 from ws.engine.choose import choose_engine
 from ws.engine.images import DEFAULT_IMAGE
-from ws.errors import ImageNotFound, KernelRefused, StateError, WorkspaceError
+from ws.engine.podman_service import real_uid
+from ws.errors import EngineUnavailable, ImageNotFound, KernelRefused, StateError, WorkspaceError
 from ws.layout import EngineName, Home, open_home, process_start
 from ws.overlay import in_user_namespace
 from ws.records import read_records
@@ -36,7 +36,6 @@ _SYS_OPENAT2 = 437
 _SET_STRING = 1
 _MANY_CONTAINERS = 1000
 _SCARCE_BYTES = 1 << 30
-_UNSHARE_TIMEOUT_S = 20.0
 _POOR_FILESYSTEMS = {
     "overlay": "overlayfs takes no upper on overlayfs: inside a container, put WS_HOME on a volume",
     "nfs": "overlayfs takes no upper on NFS",
@@ -55,11 +54,14 @@ class Check:
     hint: str | None = None
 
 
-def run_checks() -> list[Check]:
-    """Look at everything once. Never raises for what it finds."""
+def run_checks(no_namespace: EngineUnavailable | None = None) -> list[Check]:
+    """Look at everything once. Never raises for what it finds.
+
+    `no_namespace` is why an ordinary user could not enter podman's user namespace.
+    """
     checks = list(_state())
     home = _home()
-    checks += _kernel(home)
+    checks += _kernel(home, no_namespace)
     engines: list[Engine] = []
     troubles = list(_engines(home, engines))
     # One engine is enough: the other's absence is worth a note only.
@@ -67,7 +69,7 @@ def run_checks() -> list[Check]:
     try:
         checks += _tools()
         for engine in engines:
-            checks.append(_image(engine))
+            checks.append(_image(engine, chosen=engine.name == (os.environ.get("WS_ENGINE") or engines[0].name)))
         checks += _leftovers(home, engines)
         checks += _records(home)
     finally:
@@ -134,7 +136,7 @@ def _filesystem(path: str) -> str:
 # -- kernel ------------------------------------------------------------------------------------------------------
 
 
-def _kernel(home: Home | None) -> Iterator[Check]:
+def _kernel(home: Home | None, no_namespace: EngineUnavailable | None) -> Iterator[Check]:
     yield Check("kernel", "Linux", "ok", os.uname().release)
     if _has_openat2():
         yield Check("kernel", "openat2", "ok", "paths are confined by the kernel")
@@ -143,9 +145,16 @@ def _kernel(home: Home | None) -> Iterator[Check]:
     yield _keyrings()
     if home is None:
         return
-    if os.geteuid() != 0:
-        yield _ordinary_user()
+    if no_namespace is not None:
+        yield Check("kernel", "user namespace", "bad", no_namespace.message, no_namespace.hint)
         return
+    if os.geteuid() != 0:
+        hint = "install podman, or be root"
+        yield Check("kernel", "mounts", "bad", "an ordinary user cannot mount overlays", hint)
+        return
+    if in_user_namespace():
+        detail = f"not root: uid {real_uid()}; ws works in podman's user namespace, and rootless podman is its engine"
+        yield Check("kernel", "user namespace", "note", detail)
     with tempfile.TemporaryDirectory(
         dir=home.at("staging"), prefix=f"{os.getpid()}.{process_start(os.getpid())}."
     ) as d:
@@ -153,20 +162,6 @@ def _kernel(home: Home | None) -> Iterator[Check]:
         yield _mount(d)
     verdict, detail, hint = check_host_ids(home)
     yield Check("kernel", "host ids", verdict, detail, hint)
-
-
-def _ordinary_user() -> Check:
-    podman = shutil.which("podman")
-    if podman is None:
-        return Check("kernel", "mounts", "bad", "an ordinary user cannot mount overlays", "install podman, or be root")
-    try:
-        subprocess.run([podman, "unshare", "true"], check=True, capture_output=True, timeout=_UNSHARE_TIMEOUT_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or b"").decode("utf-8", "replace").strip()
-        hint = "give yourself ids: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
-        return Check("kernel", "mounts", "bad", f"`podman unshare` fails: {said or error}", hint)
-    detail = f"not root: uid {os.geteuid()}; ws goes through `podman unshare`, and rootless podman is its engine"
-    return Check("kernel", "mounts", "note", detail)
 
 
 def _keyrings() -> Check:
@@ -238,15 +233,19 @@ def _engines(home: Home | None, found: list[Engine]) -> Iterator[Check]:
             yield Check("engine", name, "note", note)
 
 
-def _image(engine: Engine) -> Check:
+def _image(engine: Engine, *, chosen: bool) -> Check:
+    """Without the default image `ws create` fails on the engine that it chooses, which is WS_ENGINE or the first."""
     reference = os.environ.get("WS_IMAGE") or DEFAULT_IMAGE
+    verdict: Verdict = "bad" if chosen else "note"
     try:
         facts = engine.image(reference)
     except ImageNotFound:
-        hint = f"`ws image build --engine {engine.name}`"
-        return Check("image", engine.name, "note", f"{reference} is not there", hint)
+        build = f"`ws image build --engine {engine.name}`"
+        if shutil.which("mmdebstrap") is None:
+            build = f"apt-get install mmdebstrap, then {build}; or with a registry, {build[:-1]} --source registry`"
+        return Check("image", engine.name, verdict, f"{reference} is not there: workspaces need --image", build)
     except WorkspaceError as error:
-        return Check("image", engine.name, "note", error.message, error.hint)
+        return Check("image", engine.name, verdict, error.message, error.hint)
     return Check("image", engine.name, "ok", f"{reference}, {size(facts.size_bytes)}")
 
 

@@ -11,6 +11,7 @@ import click
 from ws.cli.group import Verb, json_option
 from ws.cli.render import ProgressBar, print_json
 from ws.cli.text import escape, paint
+from ws.errors import EngineUnavailable
 
 if TYPE_CHECKING:
     from ws.cli.checks import Check
@@ -36,10 +37,16 @@ def doctor_verb(*, as_json: bool) -> int:
     Every check tries the real thing and changes nothing. A note is worth knowing; only what is bad keeps workspaces
     from being made.
     """
-    with ProgressBar("checking"):
-        from ws.cli.checks import run_checks, usable
+    from ws.cli.checks import run_checks, usable
+    from ws.cli.session import enter_userns
 
-        checks = run_checks()
+    try:
+        enter_userns()  # before any thread; what is checked is then what every other verb has
+        trouble = None
+    except EngineUnavailable as error:
+        trouble = error
+    with ProgressBar("checking"):
+        checks = run_checks(trouble)
     fit = usable(checks)
     if as_json:
         print_json({"usable": fit, "checks": [dataclasses.asdict(check) for check in checks]})

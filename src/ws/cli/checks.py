@@ -149,8 +149,8 @@ def _kernel(home: Home | None, no_namespace: EngineUnavailable | None) -> Iterat
         yield Check("kernel", "user namespace", "bad", no_namespace.message, no_namespace.hint)
         return
     if os.geteuid() != 0:
-        hint = "install podman, or be root"
-        yield Check("kernel", "mounts", "bad", "an ordinary user cannot mount overlays", hint)
+        detail = "an ordinary user cannot mount overlays"
+        yield Check("kernel", "mounts", "bad", detail, "install podman, or be root")
         return
     if in_user_namespace():
         detail = f"not root: uid {real_uid()}; ws works in podman's user namespace, and rootless podman is its engine"

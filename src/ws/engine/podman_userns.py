@@ -58,6 +58,7 @@ def enter(podman: str) -> None:
             joined = held.enter_context(_held_namespace(podman))
             pid = _find_by_namespace(joined, uid)
         _join(joined)
+    overlay.in_user_namespace.cache_clear()
     # Exec would have made it so: without it /proc/self is not ours to read.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1)
     # As `podman unshare` sets them: without them a podman that we start takes itself for one of real root.

@@ -26,7 +26,6 @@ WRITABLE = "/tmp"
 _START = "import sys; sys.path.insert(0, {path!r}); from ws.engine.read_only_host import main; main()"
 _CLONE_NEWNS = 0x20000
 _CLONE_NEWPID = 0x20000000
-_MOUNT_ATTR_RDONLY = 1
 _MS_PRIVATE = 1 << 18
 _FSCONFIG_CMD_CREATE = 6
 _PR_SET_PDEATHSIG = 1
@@ -80,7 +79,7 @@ def main() -> NoReturn:
 def _cover(writable: str) -> None:
     tree = overlay.open_tree(writable)
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    overlay.mount_setattr(root, _MOUNT_ATTR_RDONLY, recursive=True, propagation=_MS_PRIVATE)
+    overlay.mount_setattr(root, overlay.MOUNT_ATTR_RDONLY, recursive=True, propagation=_MS_PRIVATE)
     overlay.move_mount(tree, WRITABLE)
     context = overlay.fsopen("proc")
     overlay.fsconfig(context, _FSCONFIG_CMD_CREATE)

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from ws import id_slots, idmaps, layers, overlay
+from ws import durable, id_slots, idmaps, layers, overlay
 from ws.engine import RUN, RUNTIME, WORKSPACE
 from ws.errors import Busy, ContainerDied, EngineError, WorkspaceError
 from ws.layout import (
@@ -57,6 +57,7 @@ def create_upper(home: Home, record: WorkspaceRecord, layer: str) -> None:
         base = os.path.join(home.base(record.base), "data")
         data = os.path.join(path, "data")
         run_to_end(["cp", "-a", "--reflink=auto", f"{base}/.", data])
+        durable.sync_filesystem(data)  # the record is about to name these very files, and nothing can rebuild them
 
 
 def below_upper(home: Home, record: WorkspaceRecord) -> str:

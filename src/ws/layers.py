@@ -121,14 +121,14 @@ def release_layers(home: Home, layers: Iterable[str], user: str) -> None:
     """A workspace needs these layers no more; those that nobody needs are removed. Idempotent."""
     for layer in layers:
         users = os.path.join(home.layer(layer), "users")
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(os.path.join(users, user))
         try:
             os.rmdir(users)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 continue
-            if not isinstance(error, FileNotFoundError):
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):  # a power cut leaves neither whole
                 raise
         remove_layer(home, layer)
 
@@ -168,7 +168,7 @@ def remove_unused_layers(home: Home) -> list[str]:
     removed = []
     for name in os.listdir(home.at("layers")):
         users = home.at("layers", name, "users")
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # a power cut leaves neither whole
             try:
                 os.rmdir(users)
             except OSError as error:

@@ -1,6 +1,7 @@
 """What is on disk under WS_HOME: where things lie, and the records that say what they are.
 
     format                      version of this layout
+    boot                        the boot in which records were last compared with what belongs to them (`rebooted`)
     reserve                     room that only removing may use, on a disk that is full
     workspaces/ID/record.json   WorkspaceRecord; its rename is the commit point of most operations
     workspaces/ID/lock          flock: exclusive to change the workspace, shared to start a command in it
@@ -197,6 +198,7 @@ def _make_home(home: Home) -> None:
         for part in _PARTS:
             durable.ensure_directory(home.at(part))
         ensure_reserve(home)
+        durable.sync_filesystem(home.root)
         durable.write_file(home.at("format"), f"{FORMAT}\n".encode())
     except OSError as error:
         raise StateUnusable(

@@ -34,6 +34,7 @@ from ws.layers import (
     remove_unused_layers,
 )
 from ws.layout import EngineName, Home, Intent, WorkspaceRecord, new_id, process_start
+from ws.rebooted import mend_after_boot
 from ws.records import name_of, read_record, read_records, write_record
 from ws.removing import remove_tree
 from ws.sealing import LOCK_TIMEOUT_S, is_frozen, put_right, thaw
@@ -50,7 +51,7 @@ def recover(home: Home, engine_for: EngineFor) -> list[str]:
 
     What needs an engine that does not answer stays for the next time.
     """
-    done: list[str] = []
+    done = mend_after_boot(home)
     for name in _entries(home.at("pending")):
         with contextlib.suppress(OSError):
             done += _settle(home, engine_for, name)
@@ -95,7 +96,7 @@ def _settle(home: Home, engine_for: EngineFor, name: str) -> list[str]:
             os.unlink(path)
             return []
         try:
-            intent = Intent.from_bytes(os.pread(fd, 65536, 0))
+            intent = _read_intent(home, name, os.pread(fd, 65536, 0))
             line = _finish_or_undo(home, engine_for, intent)
             remove_unused_layers(home)
         except WorkspaceError as error:
@@ -104,6 +105,26 @@ def _settle(home: Home, engine_for: EngineFor, name: str) -> list[str]:
         return [line]
     finally:
         os.close(fd)
+
+
+def _read_intent(home: Home, name: str, data: bytes) -> Intent:
+    """The intent in a file of `pending/`. One that cannot be read is replaced by what its name and the record tell.
+
+    Most intents are not synced. After a power cut the name of one may be on disk without its bytes: empty, zeros, or
+    without a journal the bytes of another intent that was removed before. Without a record the workspace was being
+    created, or it is a container for the pool; the container died with the machine, and `ws prune` finds by its label
+    what the engine still lists. With a record, what the record says holds.
+    """
+    try:
+        intent = Intent.from_bytes(data)
+        if intent.workspace_id != name:
+            raise StateError("an intent of another workspace")
+        return intent
+    except StateError:
+        record = read_record(home, name)
+        if record is None:
+            return Intent(name, "create", "none", name=name_of(home, name) or "")
+        return Intent(name, "snapshot", record.engine)
 
 
 def _finish_or_undo(home: Home, engine_for: EngineFor, intent: Intent) -> str:

@@ -38,6 +38,7 @@ RANKS = [
         "merging",
         "pool",
         "pruning",
+        "rebooted",
         "recovery",
         "restores",
         "sealing",

@@ -123,6 +123,7 @@ class Store:
             durable.create_lock_file(self.lock)
             durable.create_lock_file(self.refs_lock)
             durable.write_file(os.path.join(self.path, "config"), _CONFIG)
+            durable.sync_filesystem(self.path)  # the lock files too: without a journal no later sync covers them
             durable.write_file(os.path.join(self.path, "HEAD"), _HEAD)
         except OSError as error:
             raise StateUnusable(

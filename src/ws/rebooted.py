@@ -1,0 +1,57 @@
+"""Once in each boot: what a power cut may have taken beside a workspace's record is made again from the record.
+
+The record is synced when a workspace is made. Its name, its lock files and the marks of its layers are not, each by
+itself: a journal keeps them in order with the record. An ext4 without a journal does not: e2fsck removes a name whose
+inode had not reached the disk. Without its name a workspace is not found, without its locks it counts as removed,
+and a layer without a mark of its user is taken away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from ws import durable
+from ws.layers import share_layers
+from ws.layout import Home, WorkspaceRecord, boot_id
+from ws.records import read_records
+from ws.stacks import needed_layers
+
+
+def mend_after_boot(home: Home) -> list[str]:
+    """Compare every record with what belongs to it, unless that was done in this boot; a line for each mended one.
+
+    Idempotent, and safe beside other processes: all that is made is made only where nothing is. Commit point: the
+    rename of `boot`, which says that this boot has been dealt with.
+    """
+    marker = home.at("boot")
+    try:
+        if durable.read_file(marker).decode("ascii", "replace") == boot_id():
+            return []
+    except OSError:
+        pass  # never written, or lost in the cut
+    mended = [record.name for record in read_records(home)[0] if record.state == "ready" and _mend(home, record)]
+    with contextlib.suppress(OSError):  # a full disk: the next command compares again
+        durable.write_file(marker, boot_id().encode(), sync=False)
+    return [f"restored what a power cut took of {name}" for name in mended]
+
+
+def _mend(home: Home, record: WorkspaceRecord) -> bool:
+    mended = False
+    for path in (home.lock(record.id), home.turn(record.id)):
+        if not os.path.exists(path):
+            durable.create_lock_file(path)
+            mended = True
+    with contextlib.suppress(FileExistsError):
+        os.symlink(record.id, home.name(record.name))
+        mended = True
+    needed = [layer for layer in needed_layers(home, record) if os.path.isdir(os.path.join(home.layer(layer), "data"))]
+    for layer in needed:
+        for part in (os.path.join(home.layer(layer), name) for name in ("work", "users")):
+            if not os.path.isdir(part):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(part)
+                os.mkdir(part, 0o700)
+                mended = True
+    share_layers(home, needed, record.id)
+    return mended

@@ -22,10 +22,10 @@ import traceback
 import uuid
 from collections.abc import Callable
 
-from lived_in import check_store, leftovers, outside
+from lived_in import check_store, leftovers
 from power.disk import FILESYSTEMS, IMAGES, Cut, Log, mounted, run, spread
 from power.service import engine_here
-from power.story import ABSENT, ANY, Promises, Recording
+from power.story import ABSENT, ANY, Promises, Recording, look
 from tree_picture import Picture, picture
 from ws import layout
 from ws.errors import WorkspaceError
@@ -55,7 +55,7 @@ def judge(recording: Recording, promises: Promises) -> None:
         for commit, (name, label) in promises.snapshots.items():
             with manager.open(name) as box:
                 box.restore(commit)
-                found = outside(box)
+                found = look(box)
                 assert found == recording.states[label], (
                     f"snapshot {label}: {differences(recording.states[label], found)}"
                 )
@@ -98,7 +98,7 @@ def judge_workspace(
         return
     assert set(allowed) - {ABSENT}, f"workspace {name} was removed and is there"
     with manager.open(name) as box:
-        found = outside(box)
+        found = look(box)
     states = [recording.states[label] for label in allowed if label not in (ABSENT, ANY)]
     if ANY not in allowed:
         assert found in states, f"workspace {name} is neither of {allowed}: {differences(states[-1], found)}"

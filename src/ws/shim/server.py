@@ -36,6 +36,7 @@ from _socket import socket as Socket
 from ws.errors import OperationNotSupportedError, ProtocolError
 from ws.shim.faults import describe_error
 from ws.shim.place import rg_command
+from ws.shim.self_defence import OomScore, become_undumpable
 from ws.shim.wire import FRAME_TIMEOUT_S, VERSION, Connection, PeerGone, field, optional
 
 TYPE_CHECKING = False
@@ -361,6 +362,11 @@ def main(argv: list[str]) -> NoReturn:
     if len(argv) != 4 or set(options) != {"--socket", "--root"}:
         sys.exit("usage: ws.shim --socket PATH --root DIR")
     server = Server(options["--root"], os.path.dirname(options["--socket"]), _clean_up_inheritance())
+    if server.is_init:
+        from ws.tools import spawning
+
+        spawning.starting = OomScore()
+        become_undumpable()
     listener = _listen(options["--socket"], mode=0o666 if server.is_init else 0o600)
     sys.setswitchinterval(0.001)  # one busy tool must not make the others wait 5 ms for each step
     __import__("ws.shim.running")  # the first request will want it, and comes when the engine has returned

@@ -27,12 +27,15 @@ from ws.errors import CommandNotStarted, InvalidRequest, LimitExceeded
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from typing import Final
 
 SIGKILL: Final = 9
 SIGTERM: Final = 15
 _NO_PIDFD: Final = (errno.ENOSYS, errno.EPERM)  # a kernel before 5.3, or a seccomp profile from before it
 DEFAULT_PATH: Final = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+starting: AbstractContextManager[None] | None = None  # the shim's: entered while a command is started
 
 live: Final[set[int]] = set()  # sessions of children that are not yet waited for
 
@@ -192,6 +195,19 @@ def _fork_exec(
     streams: tuple[int, int, int],
     *,
     in_child: Callable[[], None] | None = None,
+) -> int:
+    if starting is None:
+        return _fork_exec_now(argv, env, workdir, streams, in_child)
+    with starting:
+        return _fork_exec_now(argv, env, workdir, streams, in_child)
+
+
+def _fork_exec_now(
+    argv: Sequence[bytes],
+    env: Mapping[bytes, bytes],
+    workdir: bytes,
+    streams: tuple[int, int, int],
+    in_child: Callable[[], None] | None,
 ) -> int:
     candidates = tuple(_candidates(argv[0], env))
     variables = [name + b"=" + value for name, value in env.items()]

@@ -91,8 +91,9 @@ def read_apply(home: Home, workspace_id: str, number: int) -> ApplyRecord:
     return record
 
 
+@durable.state_usable()
 def write_apply(home: Home, workspace_id: str, record: ApplyRecord) -> None:
-    """Commit point: the rename of the file; durable on return."""
+    """Commit point: the rename of the file; durable on return. Raises StateUnusable when the disk refuses."""
     durable.ensure_directory(home.applies(workspace_id))
     durable.write_file(_path(home, workspace_id, record.number), record.to_bytes())
 

@@ -17,6 +17,8 @@ they can still be asked for later.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +27,9 @@ from dataclasses import dataclass, field, replace
 from ws import apply_records, sealing
 from ws.apply_records import ApplyRecord
 from ws.bases import check_source, scan_source
-from ws.errors import ApplyConflict, ApplyFailed, InvalidRequest
+from ws.errors import ApplyConflict, ApplyFailed, Busy, InvalidRequest
 from ws.host_facts import read_originals
 from ws.landing import STAGING, Landing
-from ws.landing_stage import Step
 from ws.layout import Home, WorkspaceRecord
 from ws.records import write_record
 from ws.snapshots import look, settled_turn
@@ -39,12 +40,13 @@ from ws.store.git_control_files import ControlFiles, Withheld
 from ws.store.repository import Store
 from ws.store.statcache import StatCache
 from ws.store.tree_files import edit_tree
+from ws.three_way import Changes, Contents, conflict_error, inherited, merge, plan_steps
 
 Progress = Callable[[str, int, int], None]
-Changes = Mapping[bytes, Change]
-State = tuple[str, int, bytes]  # type, permissions, content
 
 _OWN_LEFTOVERS = f"/{STAGING}*/"
+_LOCK_TIMEOUT_S = 30.0
+_LOCK_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +114,12 @@ def bring_over(
 
     Returns also the tree that is the base of the next apply.
     """
-    theirs_tree, cache = scan_target(home, store, record, target, progress)
-    top = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with open_target(target) as top:
+        theirs_tree, cache = scan_target(home, store, record, target, progress)
+        contents = Contents(store)
         rules = None if with_git_config else ControlFiles(store, live, theirs_tree, top)
         split = _split(store, record, target, live, theirs_tree, rules)
-        plan, conflicts = merge(split.wanted, split.theirs)
+        plan, conflicts = merge(split.wanted, split.theirs, contents)
         steps = plan_steps(plan)
         landing = Landing(top, steps, cache)
         conflicts += [(obstacle.path, obstacle.reason) for obstacle in landing.obstacles()]
@@ -127,9 +129,7 @@ def bring_over(
         if not dry_run:
             base = _next_base(store, live, split)
             _land(home, store, record, target, top, landing, plan, (theirs_tree, split.base, base))
-    finally:
-        os.close(top)
-    withheld, refused = merge({path: split.ours[path] for path in split.withheld}, split.theirs)
+    withheld, refused = merge({path: split.ours[path] for path in split.withheld}, split.theirs, contents)
     left = {change.path for change in withheld} | {path for path, _ in refused}
     shown = git_control_files.uppermost({path: split.withheld[path] for path in left})
     kept = tuple(trees.os_path(path, b"") for path in landing.kept)
@@ -176,7 +176,8 @@ def _land(
         landing.land(store)
     except BaseException:
         if not landing.is_torn:
-            apply_records.forget_apply(home, record.id, made.number)
+            with contextlib.suppress(OSError):  # one that stays finds everything as it was
+                apply_records.forget_apply(home, record.id, made.number)
         raise
     apply_records.forget_oldest(home, record.id)
 
@@ -221,6 +222,28 @@ def _changes(store: Store, base: str, tree: str) -> dict[bytes, Change]:
     return {change.path: change for change in diff_trees(store, base, tree)}
 
 
+@contextlib.contextmanager
+def open_target(target: str) -> Iterator[int]:
+    """A directory of the host, open and locked: what two applies bring at once could make a git directory together.
+
+    Raises Busy when another apply does not end.
+    """
+    top = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    try:
+        while True:
+            try:
+                fcntl.flock(top, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise Busy(f"another apply to {target} is under way", hint="wait for it to end") from None
+                time.sleep(_LOCK_PAUSE_S)
+        yield top
+    finally:
+        os.close(top)
+
+
 def scan_target(
     home: Home, store: Store, record: WorkspaceRecord, target: str, progress: Progress | None
 ) -> tuple[str, StatCache]:
@@ -254,105 +277,14 @@ def _sift(ours: Changes, exclude: tuple[str, ...]) -> tuple[dict[bytes, Change],
         return excludes.match(parent, name, directory=change is None or change.is_directory)
 
     for path, change in ours.items():
-        if _inherited(path, known, is_excluded):
+        if inherited(path, known, is_excluded):
             left_out.append(trees.os_path(path, b""))
         elif path:  # the mode of the top is the host's own business
             wanted[path] = change
     return wanted, tuple(left_out)
 
 
-def _inherited(path: bytes, known: dict[bytes, bytes], judge: Callable[[bytes], bool]) -> bytes:
-    """The uppermost of a path and the directories above it of which `judge` is true, or nothing; each asked once."""
-    pending = []
-    while path and path not in known:
-        pending.append(path)
-        path = path.rpartition(b"/")[0]
-    found = known.get(path, b"")
-    while pending:
-        path = pending.pop()
-        found = known[path] = found or (path if judge(path) else b"")
-    return found
-
-
-def merge(ours: Changes, theirs: Changes) -> tuple[list[Change], list[tuple[bytes, str]]]:
-    """What is to be done to theirs so that it has ours too, and where the two contradict each other. Pure."""
-    plan: list[Change] = []
-    conflicts: list[tuple[bytes, str]] = []
-    known: dict[bytes, bytes] = {}
-
-    def is_lost(directory: bytes) -> bool:
-        other = theirs.get(directory)
-        return other is not None and (other.new is None or other.new.meta.kind != "d")
-
-    for path, change in sorted(ours.items()):
-        base, wanted = _state(change.old), _state(change.new)
-        other = theirs.get(path)
-        there = _state(other.new) if other else base
-        both_directories = wanted is not None and there is not None and wanted[0] == there[0] == "d"
-        if wanted in (base, there) or (both_directories and there != base):
-            continue
-        if there != base:
-            conflicts.append((path, f"{_told(base, wanted)} in the workspace, {_told(base, there)} in the source"))
-        elif wanted is not None and (lost := _inherited(path.rpartition(b"/")[0], known, is_lost)):
-            where = trees.os_path(lost, b"")
-            conflicts.append((path, f"{_told(base, wanted)} in the workspace, but {where} is no directory any more"))
-        else:
-            plan.append(replace(change, old=other.new if other else change.old))
-    return plan, conflicts
-
-
-def _state(file: trees.File | None) -> State | None:
-    """What counts: the kind, the permissions and the content."""
-    if file is None:
-        return None
-    kind = file.meta.kind.replace("c", "f")
-    return kind, 0 if kind == "l" else file.meta.mode & 0o777, file.oid
-
-
-def _told(base: State | None, now: State | None) -> str:
-    if now is None:
-        return "deleted"
-    if base is None:
-        return "added"
-    return "changed" if base[0] == now[0] else "replaced"
-
-
-def plan_steps(plan: list[Change]) -> list[Step]:
-    """The steps to take for these changes, which are sorted by path first."""
-    plan.sort(key=lambda change: change.path)
-    return [step for change in plan for step in _steps(change)]
-
-
-def _steps(change: Change) -> Iterator[Step]:
-    old, new, path = change.old, change.new, change.path
-    directories = [side is not None and side.meta.kind == "d" for side in (old, new)]
-    if new is None or (old is not None and directories[0] != directories[1]):
-        yield Step("delete", path, old, new)
-    if new is None:
-        return
-    if directories == [True, True] or (old is not None and old.oid == new.oid and _same_kind(old, new)):
-        yield Step("mode", path, old, new)
-    else:
-        yield Step("mkdir" if directories[1] else "write", path, old, new)
-
-
-def _same_kind(old: trees.File, new: trees.File) -> bool:
-    return old.meta.kind == new.meta.kind
-
-
 def _conflict(target: str, conflicts: list[tuple[bytes, str]]) -> ApplyConflict:
     return conflict_error(
         target, conflicts, "undo the change on one side, or take the workspace's changes with `ws export --patch`"
-    )
-
-
-def conflict_error(target: str, conflicts: list[tuple[bytes, str]], hint: str) -> ApplyConflict:
-    """The error that lists all conflicts with a directory, of which nothing was touched."""
-    told = tuple((trees.os_path(path, b""), reason) for path, reason in sorted(dict(conflicts).items()))
-    count = "1 conflict" if len(told) == 1 else f"{len(told)} conflicts"
-    lines = [f"{count} with {target}; nothing there was touched", *(f"{path}: {reason}" for path, reason in told)]
-    return ApplyConflict(
-        "\n".join(lines),
-        hint=hint,
-        conflicts=told,
     )

@@ -9,15 +9,18 @@ from __future__ import annotations
 import base64
 import binascii
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ws import overlay
 from ws.fs.kernel import open_directory
 
 _SPECIAL = 0o7000
+_OVERFLOW_ID = 65534  # what the kernel shows for an id that a user namespace does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,14 @@ class Original:
         return cls(uid, gid, stat.S_IMODE(mode), decoded)
 
 
+def known_owner(look: os.stat_result, top: os.stat_result) -> tuple[int, int]:
+    """The owner of a file; for ids that this user namespace has no name for, those of the top directory."""
+    if not overlay.in_user_namespace():
+        return look.st_uid, look.st_gid
+    uid = top.st_uid if look.st_uid == _OVERFLOW_ID else look.st_uid
+    return uid, top.st_gid if look.st_gid == _OVERFLOW_ID else look.st_gid
+
+
 def read_originals(top: int, paths: Iterable[bytes]) -> dict[bytes, Original]:
     """What is to be recorded of files below the directory open as `top`; of those that are ordinary, nothing.
 
@@ -52,17 +63,19 @@ def read_originals(top: int, paths: Iterable[bytes]) -> dict[bytes, Original]:
     """
     owner = os.fstat(top)
     found = {}
-    for path in paths:
-        parent, name = os.path.split(path)
+    for parent, group in itertools.groupby(paths, os.path.dirname):
         directory = open_directory(top, parent.decode("utf-8", "surrogateescape"))
         try:
-            look = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            xattrs = _read_xattrs(directory, name)
+            for path in group:
+                name = os.path.basename(path)
+                look = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                uid, gid = known_owner(look, owner)
+                xattrs = _read_xattrs(directory, name)
+                special = look.st_mode & _SPECIAL and not stat.S_ISLNK(look.st_mode)
+                if special or xattrs or (uid, gid) != (owner.st_uid, owner.st_gid):
+                    found[path] = Original(uid, gid, stat.S_IMODE(look.st_mode), xattrs)
         finally:
             os.close(directory)
-        special = look.st_mode & _SPECIAL and not stat.S_ISLNK(look.st_mode)
-        if special or xattrs or (look.st_uid, look.st_gid) != (owner.st_uid, owner.st_gid):
-            found[path] = Original(look.st_uid, look.st_gid, stat.S_IMODE(look.st_mode), xattrs)
     return found
 
 

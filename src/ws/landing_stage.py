@@ -13,7 +13,7 @@ from typing import Literal
 
 from ws.errors import ApplyFailed
 from ws.fs.kernel import open_directory
-from ws.host_facts import Original, give_back
+from ws.host_facts import Original, give_back, known_owner
 from ws.store import trees
 from ws.store.chunks import write_all
 from ws.store.copying import Copier
@@ -108,7 +108,7 @@ class Stage:
                 look = os.stat(name, dir_fd=directory, follow_symlinks=False)
             finally:
                 os.close(directory)
-            return look.st_uid, look.st_gid
+            return known_owner(look, self._found)
         return self._found.st_uid, self._found.st_gid
 
 

@@ -162,6 +162,7 @@ class Timeline(ABC):
         """
         from ws.undo_apply import undo_apply
 
+        self._heal()
         where = os.fspath(to) if to is not None else None
         return undo_apply(self._home, self.id, where, dry_run=dry_run, progress=progress)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from ws import apply_records, sealing
 from ws.apply_records import ApplyRecord
-from ws.applying import conflict_error, merge, plan_steps, scan_target
+from ws.applying import open_target, scan_target
 from ws.bases import check_source
-from ws.errors import NotFound
+from ws.errors import InvalidRequest, NotFound
 from ws.history import turn
 from ws.landing import Landing
 from ws.layout import Home, WorkspaceRecord
@@ -23,6 +23,7 @@ from ws.records import write_record
 from ws.store import trees
 from ws.store.diffs import Change, diff_trees
 from ws.store.repository import Store
+from ws.three_way import Contents, conflict_error, merge, plan_steps
 
 Progress = Callable[[str, int, int], None]
 
@@ -51,6 +52,10 @@ def undo_apply(
     with turn(home, workspace_id, "snapshot") as (record, store):
         applied = _find(home, record, to)
         target = check_source(home, applied.target)
+        if target != applied.target:
+            raise InvalidRequest(
+                f"{applied.target} is another directory now", hint="put the one back that was applied to"
+            )
         with store.writing():  # the collector waits
             result = take_back(home, store, record, applied, target, dry_run=dry_run, progress=progress)
         if not dry_run:
@@ -79,22 +84,18 @@ def take_back(
     progress: Progress | None = None,
 ) -> UndoneApply:
     """Write what was before an apply, for a caller who has the turn and the writers' lock of the store."""
-    now, cache = scan_target(home, store, record, target, progress)
-    ours = {change.path: change for change in diff_trees(store, applied.after, applied.before)}
-    theirs = {change.path: change for change in diff_trees(store, applied.after, now)}
-    plan, contradicted = merge(ours, theirs)
-    conflicts = [(path, "it changed since the apply") for path, _ in contradicted]
-    steps = plan_steps(plan)
-    top = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        landing = Landing(top, steps, cache, applied.originals)
+    with open_target(target) as top:
+        now, cache = scan_target(home, store, record, target, progress)
+        ours = {change.path: change for change in diff_trees(store, applied.after, applied.before)}
+        theirs = {change.path: change for change in diff_trees(store, applied.after, now)}
+        plan, contradicted = merge(ours, theirs, Contents(store))
+        conflicts = [(path, "it changed since the apply") for path, _ in contradicted]
+        landing = Landing(top, plan_steps(plan), cache, applied.originals)
         conflicts += [(obstacle.path, obstacle.reason) for obstacle in landing.obstacles()]
         if conflicts:
             raise conflict_error(target, conflicts, "keep your changes elsewhere, and undo the apply again")
         if not dry_run:
             landing.land(store)
-    finally:
-        os.close(top)
     kept = tuple(trees.os_path(path, b"") for path in landing.kept)
     return UndoneApply(target, tuple(plan), kept, dry_run)
 

@@ -44,6 +44,7 @@ RANKS = [
         "sealing",
         "snapshots",
         "syncing",
+        "three_way",
         "timeline",
         "undo_apply",
         "users",

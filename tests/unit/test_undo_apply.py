@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import stat
@@ -14,7 +15,7 @@ import pytest
 from apply_bench import ID, Bench, essence
 from tree_picture import picture
 from ws import apply_records
-from ws.errors import ApplyConflict, ApplyFailed, StateError
+from ws.errors import ApplyConflict, ApplyFailed, Busy, StateError
 from ws.removing import remove_tree
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
@@ -265,3 +266,51 @@ def test_a_bare_name_in_the_record_of_another_apply_is_refused(bench: Bench) -> 
     (applies / "1").rename(applies / "7")
     with pytest.raises(StateError):
         bench.undo()
+
+
+def test_an_index_that_git_only_refreshed_is_as_the_apply_left_it(bench: Bench) -> None:
+    """`git status` writes the index whenever a time in it is stale, which it is after every apply."""
+
+    def git(where: Path, *words: str) -> str:
+        return subprocess.run(["git", *words], cwd=where, check=True, capture_output=True, text=True).stdout
+
+    (bench.source / "file").write_text("one")
+    git(bench.source, "init", "-q")
+    git(bench.source, "add", "file")
+    bench.begin()
+    (bench.ours / "file").write_text("two")
+    (bench.ours / "new").write_text("new")
+    git(bench.ours, "add", "file", "new")
+    os.utime(bench.source / "file", ns=(1, 1))
+    git(bench.source, "status")  # before the apply, too
+    bench.apply()
+    before = (bench.source / ".git" / "index").read_bytes()
+    os.utime(bench.source / "file", ns=(2, 2))
+    git(bench.source, "status")
+    assert (bench.source / ".git" / "index").read_bytes() != before, "git has written it"
+    bench.undo()
+    assert git(bench.source, "ls-files", "--stage").count("\n") == 1
+    assert (bench.source / "file").read_text() == "one"
+    # What was staged since is not lost.
+    bench.apply()
+    (bench.source / "mine").write_text("mine")
+    git(bench.source, "add", "mine")
+    with pytest.raises(ApplyConflict) as caught:
+        bench.undo()
+    assert [path for path, _ in caught.value.conflicts] == [".git/index"]
+
+
+def test_applies_to_one_directory_wait_for_each_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workspaces that each bring a part of a git directory could complete it together."""
+    bench.begin()
+    (bench.ours / "file").write_text("x")
+    monkeypatch.setattr("ws.applying._LOCK_TIMEOUT_S", 0.2)
+    fd = os.open(bench.source, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with pytest.raises(Busy):
+            bench.apply()
+    finally:
+        os.close(fd)
+    bench.apply()
+    assert (bench.source / "file").read_text() == "x"

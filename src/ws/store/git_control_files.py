@@ -223,7 +223,7 @@ class ControlFiles:
             path=within,
             chunks=lambda: trees.read_chunks(self._store, file, path),
             size_bytes=file.meta.size,
-            neighbour_tail=lambda name, count: self._tail(trees.join(directory, name), count),
+            neighbour_tail=lambda name, count: self._after.tail(trees.join(directory, name), count),
             hash_bytes=self._format(directory),
             hidden=hidden,
         )
@@ -235,15 +235,6 @@ class ControlFiles:
             unseen = config is None and b"config" in (self._on_host(directory) or ())
             self._formats[directory] = None if unseen else git_contents.object_format(config)
         return self._formats[directory]
-
-    def _tail(self, path: bytes, count: int) -> bytes:
-        file = self._after.file(path)
-        if file is None or file.meta.kind not in "fc":
-            return b""
-        tail = b""
-        for chunk in trees.read_chunks(self._store, file, path):
-            tail = (tail + chunk)[-count:]
-        return tail
 
     # -- what follows from it ------------------------------------------------------------------------------------
 

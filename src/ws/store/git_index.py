@@ -54,6 +54,7 @@ class _Entry:
     end: int
     whole_name: bool  # does not depend on the entry before it
     hidden: bool
+    intended: bool  # to be added later
 
 
 def parse_index(data: bytes, hash_bytes: int = SHA1_BYTES) -> GitIndex:
@@ -75,6 +76,31 @@ def parse_index(data: bytes, hash_bytes: int = SHA1_BYTES) -> GitIndex:
     except (struct.error, IndexError):
         raise IndexRefused("it is cut off") from None
     return GitIndex(len(entries), frozenset(entry.name for entry in entries if entry.hidden))
+
+
+def staged_content(data: bytes) -> bytes | None:
+    """A digest of what an index stages: paths, modes, ids and flags. None when it cannot be read, or lies in two files.
+
+    `git status` writes the index anew when only times or caches in it changed: the digest stays the same then.
+    """
+    try:
+        version, count = struct.unpack_from(">II", data, 4)
+        if data[:4] != b"DIRC" or version not in (2, 3, 4):
+            return None
+        entries = _read_entries(data[:-SHA1_BYTES], version, count, SHA1_BYTES)
+        at = entries[-1].end if entries else _HEADER_BYTES
+        while at < len(data) - SHA1_BYTES:
+            signature, size = struct.unpack_from(">4sI", data, at)
+            if signature in (b"link", b"sdir"):
+                return None
+            at += 8 + size
+    except (struct.error, IndexError, IndexRefused):
+        return None
+    digest = hashlib.sha256()
+    for entry in entries:
+        fixed = data[entry.start + 24 : entry.start + 28] + data[entry.start + _STAT_BYTES :][:SHA1_BYTES]
+        digest.update(b"%s %d %d %d\0%s\0" % (fixed, entry.stage, entry.hidden, entry.intended, entry.name))
+    return digest.digest()
 
 
 def _read_entries(body: bytes, version: int, count: int, hash_bytes: int) -> list[_Entry]:
@@ -123,7 +149,7 @@ def _read_entry(body: bytes, start: int, version: int, hash_bytes: int, previous
     if not is_checkout_path(name, link=mode == _LINK):
         raise IndexRefused(f"it has an entry {name[:200]!r}, which is not a path that git checks out")
     hidden = bool(flags & _ASSUME_VALID or more & _SKIP_WORKTREE)
-    return _Entry(name, (flags & _STAGE) >> 12, start, next_at, whole, hidden)
+    return _Entry(name, (flags & _STAGE) >> 12, start, next_at, whole, hidden, bool(more & _INTENT_TO_ADD))
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

@@ -57,6 +57,16 @@ class TreeFiles:
             return None
         return b"".join(trees.read_chunks(self._store, file, path))
 
+    def tail(self, path: bytes, count: int) -> bytes:
+        """The last bytes of a regular file, at most a chunk; nothing when it is not one."""
+        file = self.file(path)
+        if file is None or file.meta.kind not in "fc":
+            return b""
+        if file.meta.kind == "f":
+            return (self.read(path) or b"")[-count:]
+        last = trees.read_tree(self._store, file.oid, path)[-2:]  # the last chunk may have less
+        return b"".join(self._store.read(oid, BLOB, path=path) for _, _, oid in last)[-count:]
+
 
 def edit_tree(store: Store, writer: PackWriter, tree: str, edits: Edits) -> str:
     """The id of a tree that differs from another by these files and directories; its objects go to `writer`.

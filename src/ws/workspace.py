@@ -34,6 +34,7 @@ from ws.listing import WorkspaceInfo
 from ws.records import read_record, write_record
 from ws.recovery import discard, ensure_whole, recover_workspace
 from ws.remote.channel import Channel
+from ws.remote.exec_request import check_output_cap, check_timeout, encode_command
 from ws.remote.following import Terminal
 from ws.remote.results import ExecResult, PeerFacts, SessionFacts
 from ws.timeline import Timeline
@@ -148,7 +149,7 @@ class Workspace(Timeline):
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
-        stdin: bytes | BinaryIO | None = None,
+        stdin: bytes | str | BinaryIO | None = None,
         max_output_bytes: int | None = None,
         on_output: Callable[[str, bytes], None] | None = None,
     ) -> ExecResult:
@@ -168,7 +169,7 @@ class Workspace(Timeline):
             vitals = self._vitals
             oom_kills = vitals.oom_kills() if vitals else 0
             root = containers.root_of(self._home, record)
-            cap = max_output_bytes or (None if on_output else MAX_OUTPUT_BYTES)
+            cap = check_output_cap(max_output_bytes, None if on_output else MAX_OUTPUT_BYTES)
             if user is None or user in (str(record.ids.uid), f"{record.ids.uid}:{record.ids.gid}"):
                 result = channel.exec(
                     list(argv),
@@ -181,20 +182,25 @@ class Workspace(Timeline):
                     started=lock.release,
                 )
             else:
+                from ws.engine.users import resolve_user
                 from ws.remote.keeping import exec_kept
 
                 if stdin is not None:
                     hint = "leave out --user"
                     raise CommandFailedError("input for a command of another user is not possible", hint=hint)
                 assert record.container is not None  # _enter saw it ready
+                variables = environment(record, env)
+                encode_command(argv, variables, workdir)  # the same refusals as for the workspace's own user
+                if record.engine != "none":
+                    resolve_user(record.container.pid, user)
                 result = exec_kept(
                     self._engine_for(record.engine, record.options.runtime),
                     record.container.id,
                     argv,
                     user=user,
                     workdir=os.path.join(root, workdir or ""),
-                    env=environment(record, env),
-                    timeout_s=timeout,
+                    env=variables,
+                    timeout_s=check_timeout(timeout),
                     max_output_bytes=cap,
                     on_output=on_output,
                     started=lock.release,

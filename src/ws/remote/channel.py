@@ -11,17 +11,18 @@ import os
 import time
 
 from ws.errors import ContainerDied, InvalidRequest, ProtocolError
-from ws.remote.calls import REPLY_TIMEOUT_S, Calls
+from ws.remote.calls import REPLY_TIMEOUT_S, Calls, upload
+from ws.remote.exec_request import check_input, check_output_cap, check_timeout, encode_command
 from ws.remote.following import Following, Input, Terminal
 from ws.remote.results import ExecResult, PeerFacts, SessionFacts, SessionOutput
-from ws.shim.wire import VERSION, field, optional
+from ws.shim.wire import MAX_BODY_BYTES, VERSION, field, optional
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, BinaryIO, Final
 
-    from ws.remote.calls import Reply
+    from ws.remote.calls import Call, Reply
 
 MAX_OUTPUT_BYTES: Final = 10 << 20  # of each stream
 MAX_READ_BYTES: Final = 512 << 10
@@ -82,7 +83,7 @@ class Channel(Calls):
         *,
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: bytes | BinaryIO | None = None,
+        stdin: bytes | str | BinaryIO | None = None,
         timeout_s: float | None = None,
         grace_s: float = 0.0,
         max_output_bytes: int | None = MAX_OUTPUT_BYTES,
@@ -93,9 +94,12 @@ class Channel(Calls):
 
         The working directory is the root, a path below it, or an absolute one. Output is collected up to the
         cap, each stream; with `on_output` it goes there instead, and the cap may be None. Raises
-        CommandNotStarted, InvalidRequest for a workdir that is none, LimitExceeded when the workspace has no
-        process to spare. A command that fails, or is ended at its deadline, is a result.
+        CommandNotStarted, InvalidRequest for what no command can have, LimitExceeded when the workspace has no
+        process to spare or the command is longer than the kernel takes. A command that fails, or is ended at its
+        deadline, is a result.
         """
+        timeout_s, stdin = check_timeout(timeout_s), check_input(stdin)
+        max_output_bytes = check_output_cap(max_output_bytes, None)
         if max_output_bytes is None and on_output is None:
             raise InvalidRequest("output without a cap needs somewhere to go", hint="give on_output")
         params: dict[str, Any] = {"stdin": stdin is not None, "grace_s": grace_s}
@@ -106,7 +110,7 @@ class Channel(Calls):
         def collect(stream: str, data: bytes) -> None:
             buffers[stream] += data
 
-        with self.begin("exec", *_command(params, argv, workdir, env)) as call:
+        with self._begin_command("exec", params, argv, workdir, env) as call:
             following = Following(
                 call,
                 on_output or collect,
@@ -135,7 +139,28 @@ class Channel(Calls):
     ) -> Terminal:
         """Run a command in a terminal, for somebody to sit at. Its errors come with the first read."""
         params = {"rows": rows, "columns": columns, "stdin": True}
-        return Terminal(self.begin("exec", *_command(params, argv, workdir, env)))
+        return Terminal(self._begin_command("exec", params, argv, workdir, env))
+
+    def _begin_command(
+        self,
+        op: str,
+        params: dict[str, Any],
+        argv: Sequence[str | bytes],
+        workdir: str | None,
+        env: Mapping[str, str] | None,
+    ) -> Call:
+        """Send a request with a command; one that does not fit into a frame goes in several."""
+        argc, envc, body = encode_command(argv, env, workdir)
+        params = {**params, "argc": argc, "envc": envc}
+        if len(body) <= MAX_BODY_BYTES:
+            return self.begin(op, params, body)
+        call = self.begin(op, params, more=True)
+        try:
+            upload(call, [body])
+        except BaseException:
+            call.drop()
+            raise
+        return call
 
     # sessions
 
@@ -151,8 +176,11 @@ class Channel(Calls):
     ) -> int:
         """Begin a terminal session that lives on between calls and processes; returns its id."""
         params = {"rows": rows, "columns": columns, "idle_timeout_s": idle_timeout_s}
-        reply = self.ask("session.start", *_command(params, argv, workdir, env))
-        return field(reply.result, "session", int)
+        with self._begin_command("session.start", params, argv, workdir, env) as call:
+            call.receive(deadline=time.monotonic() + REPLY_TIMEOUT_S)
+            if call.reply is None:
+                raise ProtocolError("the peer sent a frame that the call does not have")
+            return field(call.reply.result, "session", int)
 
     def read_session(self, session_id: int, *, wait_s: float = 0.25, max_bytes: int = MAX_READ_BYTES) -> SessionOutput:
         """What it wrote within the time; at once when it ends. Raises SessionNotFound."""
@@ -185,18 +213,6 @@ class Channel(Calls):
             for entry in field(self.ask("session.list", {}).result, "sessions", list)
             if isinstance(entry, dict)
         ]
-
-
-def _command(
-    params: dict[str, Any],
-    argv: Sequence[str | bytes],
-    workdir: str | None,
-    env: Mapping[str, str] | None,
-) -> tuple[dict[str, Any], bytes]:
-    words = [os.fsencode(word) for word in argv]
-    pairs = [os.fsencode(f"{name}={value}") for name, value in (env or {}).items()]
-    body = b"\0".join((*words, *pairs, os.fsencode(workdir or "")))
-    return {**params, "argc": len(words), "envc": len(pairs)}, body
 
 
 def _session_output(reply: Reply) -> SessionOutput:

@@ -7,6 +7,7 @@ ProtocolError.
 
 from __future__ import annotations
 
+import _thread
 import os
 import select
 import stat
@@ -15,7 +16,7 @@ import time
 from ws.errors import ProtocolError
 from ws.remote.calls import REPLY_TIMEOUT_S
 from ws.remote.results import ExecResult
-from ws.shim.wire import field, optional
+from ws.shim.wire import MAX_POLL_MS, field, optional
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Following:
         self._cut = False
         self._on_start = started
         self._deadline: float | None = time.monotonic() + REPLY_TIMEOUT_S
+        self._counting = _thread.allocate_lock()  # one thread may read while another sends
         self.credit = WINDOW_BYTES
         self.started = False
         self.result: ExecResult | None = None
@@ -76,14 +78,16 @@ class Following:
         limits = [] if wait_s is None else [wait_s]
         if self._deadline is not None:
             limits.append(self._deadline - time.monotonic())
-        ready = [number for number, _ in poll.poll(max(0.0, min(limits)) * 1000 if limits else None)]
+        wait_ms = min(max(0.0, min(limits)) * 1000, MAX_POLL_MS) if limits else None
+        ready = [number for number, _ in poll.poll(wait_ms)]
         if not ready and self._deadline is not None and time.monotonic() >= self._deadline:
             return [self._call.fileno()]  # whose `receive` says that it is late
         return ready
 
     def send_input(self, data: bytes | memoryview) -> None:
         """At most `credit` bytes."""
-        self.credit -= len(data)
+        with self._counting:
+            self.credit -= len(data)
         self._call.send("data", data)
 
     def end_input(self) -> None:
@@ -104,7 +108,8 @@ class Following:
             confirmed = field(header, "size_bytes", int)
             if not 0 < confirmed <= WINDOW_BYTES - self.credit:
                 raise ProtocolError("the peer confirmed input that it was not sent")
-            self.credit += confirmed
+            with self._counting:
+                self.credit += confirmed
         elif kind == "result" and self.started:
             self.result = self._read_result(field(header, "result", dict))
         else:
@@ -182,9 +187,10 @@ def _slow_descriptor(file: BinaryIO) -> int:
 
 
 class Terminal:
-    """A command in a terminal of its own, for somebody who looks at it; closing it hangs up and kills.
+    """A command in a terminal of its own; closing it hangs up and kills.
 
-    Use it in a `with` block. The caller's own terminal, if any, is his to set to raw mode and back.
+    Use it in a `with` block. The caller sets its own terminal, if any, to raw mode and back. One thread may read while
+    others send and resize; two threads must not read at once.
     """
 
     def __init__(self, call: Call) -> None:
@@ -192,6 +198,7 @@ class Terminal:
         self._following = Following(call, self._collect, time_limit_s=None, max_output_bytes=None)
         self._pieces: list[bytes] = []
         self._unsent = b""
+        self._sending = _thread.allocate_lock()
 
     def __enter__(self) -> Self:
         return self
@@ -217,15 +224,28 @@ class Terminal:
 
     def send(self, data: bytes) -> None:
         """Type something. What the other side does not take yet goes with later calls."""
-        self._unsent += data
+        with self._sending:
+            self._unsent += data
+            self._send_on()
+
+    def _send_on(self) -> None:
         while self._unsent and self._following.credit > 0 and self.result is None:
             size = min(self._following.credit, CHUNK_BYTES)
             self._following.send_input(self._unsent[:size])
             self._unsent = self._unsent[size:]
 
+    def _send_rest(self) -> None:
+        """Send what waits for the window, unless another thread is sending: that one goes on itself."""
+        if self._sending.acquire(blocking=False):
+            try:
+                self._send_on()
+            finally:
+                self._sending.release()
+
     def resize(self, rows: int, columns: int) -> None:
-        if self.result is None:
-            self._call.send("resize", rows=rows, columns=columns)
+        with self._sending:
+            if self.result is None:
+                self._call.send("resize", rows=rows, columns=columns)
 
     def read(self, *, wait_s: float | None = None) -> bytes | None:
         """The next piece of output; b"" when none came in the time, None when it has ended."""
@@ -233,7 +253,7 @@ class Terminal:
         while not self._pieces and self.result is None:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             self._following.step(wait_s=left_s)
-            self.send(b"")
+            self._send_rest()
             if deadline is not None and time.monotonic() >= deadline:
                 break
         return self._take_pieces()
@@ -263,7 +283,7 @@ class Terminal:
                 data = os.read(input_fd, CHUNK_BYTES)
                 reading = bool(data)
                 self.send(data or b"\x04")
-            self.send(b"")
+            self._send_rest()
             data = self._take_pieces() or b""
             while data:
                 data = data[os.write(output_fd, data) :]

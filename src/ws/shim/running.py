@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import time
 
-from ws.errors import InvalidRequest, ProtocolError
+from ws.errors import InvalidRequest, LimitExceeded, ProtocolError
 from ws.shim.wire import field, optional
 from ws.tools.commands import Client, Running, attend
 from ws.tools.spawning import (
@@ -41,16 +41,27 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES: Final = 64 << 10
 _KILL_WAIT_S: Final = 5.0
+_MAX_COMMAND_BYTES: Final = 3 << 20  # the kernel takes 2 MiB
 
 
 def _words(request: Request) -> tuple[list[bytes], dict[bytes, bytes], bytes]:
     argc, envc = field(request.params, "argc", int), field(request.params, "envc", int)
-    parts = request.body.split(b"\0")
+    parts = _body(request).split(b"\0")
     if argc < 0 or envc < 0 or len(parts) != argc + envc + 1:
         raise InvalidRequest("a command cannot contain a zero byte")
     pairs = (part.partition(b"=") for part in parts[argc:-1])
     env = build_environment(request.server.base_env, {name: value for name, _, value in pairs})
     return parts[:argc], env, os.path.join(os.fsencode(request.server.root), parts[-1])
+
+
+def _body(request: Request) -> bytes:
+    """The bytes of a command, which may come in several frames. Raises LimitExceeded."""
+    body = bytearray()
+    for chunk in request.chunks():
+        body += chunk
+        if len(body) > _MAX_COMMAND_BYTES:
+            raise LimitExceeded(f"a command of more than {_MAX_COMMAND_BYTES:,} bytes")
+    return bytes(body)
 
 
 def _size(params: dict[str, Any]) -> tuple[int, int] | None:

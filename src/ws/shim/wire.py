@@ -38,6 +38,7 @@ VERSION: Final = 1
 SOCKET_NAME: Final = "shim.sock"  # in the run directory
 MAX_HEADER_BYTES: Final = 64 << 10
 MAX_BODY_BYTES: Final = 1 << 20
+MAX_POLL_MS: Final = 1e9
 FRAME_TIMEOUT_S: Final = 30.0  # a frame that has begun is complete by then: nobody drips bytes for ever
 MAX_DEPTH: Final = 32
 _RECEIVE_BYTES: Final = 68 << 10  # a chunk of 64 KiB and its header in one call
@@ -238,6 +239,8 @@ class Connection:
                 complete_by = self._begun_at + FRAME_TIMEOUT_S
                 limit = complete_by if limit is None else min(limit, complete_by)
             if not self._poll_in.poll(_remaining_ms(limit)):
+                if limit is not None and time.monotonic() < limit:
+                    continue  # a wait that poll(2) cannot express at once
                 raise ProtocolError(
                     "the peer began a frame and did not finish it" if self._in else "the peer did not answer in time"
                 )
@@ -290,4 +293,5 @@ class Connection:
 
 
 def _remaining_ms(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, (deadline - time.monotonic()) * 1000)
+    # poll(2) takes milliseconds as an int: a longer wait is made of several.
+    return None if deadline is None else min(max(0.0, (deadline - time.monotonic()) * 1000), MAX_POLL_MS)

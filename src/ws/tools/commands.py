@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 64 << 10
 DRAIN_S: Final = 0.1
 MAX_OUTPUT_BYTES: Final = 10 << 20  # of each stream, where the caller does not say
+_MAX_POLL_MS: Final = 1e9  # poll(2) takes an int; a longer wait is made of several
 _MAX_PIPE_BYTES: Final = 1 << 20  # what a pipe holds at most: no more was written before the end
 _READABLE: Final = select.POLLIN | select.POLLHUP | select.POLLERR
 
@@ -237,7 +238,7 @@ class _Attendance:
             poll.register(waiting_input, select.POLLOUT | (select.POLLIN if both else 0))
         if self.deadline is None or (self.status is not None and backlogged):
             return poll.poll()
-        return poll.poll(max(0.0, (self.deadline - time.monotonic()) * 1000))
+        return poll.poll(min(max(0.0, (self.deadline - time.monotonic()) * 1000), _MAX_POLL_MS))
 
     def process_ended(self) -> None:
         self.duration_s = time.monotonic() - self.started_at

@@ -31,6 +31,7 @@ _BUFFER_BYTES: Final = 1 << 20
 _INPUT_BYTES: Final = 256 << 10
 _KEEP_ENDED_S: Final = 300.0
 _DRAIN_S: Final = 0.1
+_MAX_POLL_MS: Final = 1e9  # poll(2) takes an int; a longer wait is made of several
 
 
 class SessionOutput:
@@ -201,7 +202,7 @@ class Session:
                 return
             if give_up_at is None:
                 poll.register(child.ended, select.POLLIN)
-            for descriptor, events in poll.poll((limit - now) * 1000):
+            for descriptor, events in poll.poll(min((limit - now) * 1000, _MAX_POLL_MS)):
                 if descriptor == self._wake_read:
                     os.read(self._wake_read, 4096)
                 elif descriptor == child.ended:

@@ -24,6 +24,9 @@ _BYTES_PER_TOKEN = 4
 _NO_PAGER = {"PAGER": "cat", "GIT_PAGER": "cat"}  # in a terminal it would wait for keys; who sets another wants it
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 
+_MAX_WORD_BYTES = 128 << 10  # MAX_ARG_STRLEN of the kernel
+_JOINED = 'IFS=; _ws_line="$*"; unset IFS; set --; eval "$_ws_line"'
+
 
 class Commands:
     """Commands in the world of one filesystem: below its root, in an environment that was built for them."""
@@ -51,7 +54,7 @@ class Commands:
         Raises FsViolationError for a workdir that leads out, CommandNotStarted when there is no shell.
         """
         outcome = run_command(
-            [self._shell, "-c", command],
+            shell_words(self._shell, command),
             workdir=self._workdir(workdir),
             env=self._env,
             timeout_s=timeout_ms / 1000,
@@ -93,7 +96,7 @@ class Commands:
         Raises FsViolationError for a workdir that leads out, LimitExceeded at too many sessions.
         """
         session_id = self.sessions.start(
-            [os.fsencode(word) for word in (self._shell, "-c", cmd)],
+            [os.fsencode(word) for word in shell_words(self._shell, cmd)],
             env={os.fsencode(name): os.fsencode(value) for name, value in {**_NO_PAGER, **self._env}.items()},
             workdir=os.fsencode(self._workdir(workdir)),
         )
@@ -130,6 +133,18 @@ class Commands:
         """The user's shell if there is one, else bash, else what every image has."""
         chosen = self._env.get("SHELL", "")
         return next((path for path in (chosen, *_SHELLS) if path and os.access(path, os.X_OK)), "/bin/sh")
+
+
+def shell_words(shell: str, line: str) -> list[str]:
+    """The words that have a shell run a line, which may be longer than the 128 KiB that one word can have.
+
+    A longer one goes in several words that the shell joins: standard input stays free.
+    """
+    if len(line) * 4 < _MAX_WORD_BYTES or len(os.fsencode(line)) < _MAX_WORD_BYTES:
+        return [shell, "-c", line]
+    size = _MAX_WORD_BYTES // 4  # characters: UTF-8 has at most four bytes each
+    pieces = [line[at : at + size - 1] for at in range(0, len(line), size - 1)]
+    return [shell, "-c", _JOINED, "sh", *pieces]
 
 
 def _session_result(found: SessionOutput, session_id: int) -> ToolResult:

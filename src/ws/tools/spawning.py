@@ -242,7 +242,7 @@ def _fork_exec_now(
         os.close(report)
     if problem:
         os.waitpid(pid, 0)
-        raise _translate(problem, argv[0], workdir)
+        raise _translate(problem, argv[0], candidates, workdir)
     return pid
 
 
@@ -252,7 +252,7 @@ def _candidates(word: bytes, env: Mapping[bytes, bytes]) -> Iterable[bytes]:
     return [os.path.join(directory or b".", word) for directory in env[b"PATH"].split(b":")]
 
 
-def _translate(problem: bytes, word: bytes, workdir: bytes) -> Exception:
+def _translate(problem: bytes, word: bytes, candidates: Iterable[bytes], workdir: bytes) -> Exception:
     # What the child could still write: class, errno in hexadecimal, and "noexec…" if it did not get to exec.
     parts = problem.split(b":", 2)
     try:
@@ -265,16 +265,9 @@ def _translate(problem: bytes, word: bytes, workdir: bytes) -> Exception:
             f"the working directory {os.fsdecode(workdir)!r} cannot be entered: {reason}",
             hint="name a directory that exists in the workspace",
         )
-    name = os.fsdecode(word)
-    if number == errno.ENOENT:
-        hint = "is it installed, and is its directory in PATH? A script also needs its interpreter"
-        return CommandNotStarted(f"there is no command {name!r}", errno=number, hint=hint)
-    if number == errno.EACCES:
-        return CommandNotStarted(f"{name!r} is not executable", errno=number, hint="chmod +x, or run it with sh")
-    if number == errno.ENOEXEC:
-        hint = "it is no program for this machine, or a script without a #! line"
-        return CommandNotStarted(f"{name!r} cannot be executed: {reason}", errno=number, hint=hint)
-    return CommandNotStarted(f"{name!r} was not started: {reason}", errno=number)
+    from ws.tools.start_problems import not_started
+
+    return not_started(number, word, candidates, workdir)
 
 
 def _pipe(opened: list[int]) -> tuple[int, int]:

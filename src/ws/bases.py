@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ws import durable
+from ws.claiming import touch
 from ws.errors import InvalidRequest, SourceChanged, SourceRefused, StateError
 from ws.layers import is_synced, mark_synced
 from ws.layout import Home, Ids, boot_id
@@ -48,7 +49,6 @@ Progress = Callable[[str, int, int], None]
 
 _ROUNDS = 4  # of reading a source that keeps changing
 _FORMAT = 1
-_TOUCH_S = 60  # what was used so lately need not be said again: one thing less for the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,15 @@ def _publish(home: Home, scan: Scan, data: str, ids: Ids) -> Base:
 
 
 def _rename_into_place(
-    home: Home, key: str, data: str, tree: str, files: int, size_bytes: int, *, synced: bool = False
+    home: Home,
+    key: str,
+    data: str,
+    tree: str,
+    files: int,
+    size_bytes: int,
+    *,
+    synced: bool = False,
+    announced: bool = False,
 ) -> None:
     """Publish a staged copy, unless another process was faster or one is there and sound."""
     whole = os.path.dirname(data)
@@ -328,6 +336,8 @@ def _rename_into_place(
         mark_synced(whole)
     info = {"format": _FORMAT, "tree": tree, "files": files, "bytes": size_bytes, "boot": boot_id()}
     durable.write_file(os.path.join(whole, "info.json"), json.dumps(info).encode() + b"\n")
+    if announced:
+        os.utime(os.path.join(whole, "info.json"), (time.time(), 0))
     try:
         durable.rename_new(whole, home.base(key))
     except FileExistsError:
@@ -346,14 +356,14 @@ def find_base(home: Home, key: str) -> Base | None:
         return None
 
 
-def ensure_base(home: Home, key: str, *, ids: Ids, progress: Progress | None = None) -> Base:
+def ensure_base(home: Home, key: str, *, ids: Ids, announced: bool = False, progress: Progress | None = None) -> Base:
     """The base with this key, rebuilt from the store if it is gone or may have been lost in a crash.
 
-    Raises StoreDamaged when the store cannot give it back.
+    `announced` as for `touch`. Raises StoreDamaged when the store cannot give it back.
     Commit point: as in `import_source`.
     """
     base = find_base(home, key)
-    if base and touch(home, key):
+    if base and touch(home, key, announced=announced):
         return base
     tree = key.split("-")[0]
     with _staged(home) as staging, Store(home.store) as store:
@@ -361,30 +371,10 @@ def ensure_base(home: Home, key: str, *, ids: Ids, progress: Progress | None = N
         data = os.path.join(staging, "0", "data")
         statistics = materialise(store, tree, data, ids=ids, progress=progress)
         durable.sync_filesystem(staging)
-        _rename_into_place(home, key, data, tree, statistics.files, statistics.size_bytes, synced=True)
+        _rename_into_place(
+            home, key, data, tree, statistics.files, statistics.size_bytes, synced=True, announced=announced
+        )
     base = find_base(home, key)
-    if base is None:
-        raise StateError(f"the base {key} vanished while it was rebuilt")
+    if base is None or not touch(home, key, announced=announced):
+        raise StateError(f"the base {key} vanished while it was rebuilt", hint="try again")
     return base
-
-
-def touch(home: Home, key: str) -> bool:
-    """Say that somebody is about to use a base: the collector spares it for an hour, until a record names it.
-
-    False when it was collected a moment ago.
-    """
-    path = os.path.join(home.base(key), "info.json")
-    try:
-        if time.time() - os.stat(path).st_mtime > _TOUCH_S:
-            os.utime(path)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def last_use_at(path: str) -> float:
-    """When somebody last began to use the base at a path."""
-    try:
-        return os.stat(os.path.join(path, "info.json")).st_mtime
-    except FileNotFoundError:
-        return 0.0

@@ -39,7 +39,7 @@ from ws.removing import remove_tree
 from ws.restores import at_rest
 from ws.snapshots import publish, settled_turn
 from ws.spec import WorkspaceSpec, check_spec
-from ws.store import commits, trees
+from ws.store import commits, references, trees
 from ws.store.checkout import walk_tree
 from ws.store.excludes import Excludes
 from ws.store.intake import take_in
@@ -122,7 +122,7 @@ def export_bundle(home: Home, workspace_id: str, path: str, *, progress: Progres
             _, record = publish(home, store, record, message="before an export", kind="snapshot")
         store.refresh()
         prefix = f"refs/workspaces/{record.id}/"
-        refs = {name: commit for name, commit in commits.all_refs(store).items() if name.startswith(prefix)}
+        refs = {name: commit for name, commit in references.all_refs(store).items() if name.startswith(prefix)}
         staging = home.staging()
         os.mkdir(staging, 0o700)
         try:
@@ -215,7 +215,7 @@ def import_bundle(
             raise name_taken(chosen)
         record = _plan(bundle, engine, chosen, image)
         with store.writing() as writer:  # until the record names its trees, the collector must not look
-            _copy(bundle, store, writer, progress)
+            _copy(bundle, writer, progress)
             writer.finish()
             try:
                 for snapshot in bundle.snapshots:
@@ -223,7 +223,7 @@ def import_bundle(
                 bases.ensure_base(home, record.base, ids=record.ids, progress=progress)
                 create_workspace(home, record, engine_for)
             except BaseException:
-                commits.drop_refs(store, record.id)
+                references.drop_refs(store, record.id)
                 raise
     return record
 
@@ -256,10 +256,9 @@ def _plan(bundle: Bundle, engine: Engine, name: str, image: str | None) -> Works
     )
 
 
-def _copy(bundle: Bundle, store: Store, writer: PackWriter, progress: Progress | None) -> None:
+def _copy(bundle: Bundle, writer: PackWriter, progress: Progress | None) -> None:
     for number, (oid, kind) in enumerate(bundle.needed.items()):
-        if not store.contains(oid):
-            writer.add_new(oid, kind, bundle.store.read(oid, kind))
+        writer.add(kind, bundle.store.read(oid, kind))  # also what is stored already, if that copy is damaged
         if progress and number % 256 == 0:
             progress("store", number, len(bundle.needed))
 

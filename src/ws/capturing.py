@@ -233,7 +233,7 @@ def _shortened(home: Home, record: WorkspaceRecord) -> WorkspaceRecord:
         if len(record.layers) < UNMERGED_LAYERS:
             return record
     # A tree too deep to merge, or the disk is full: what cannot go on growing is made anew from git.
-    base = bases.ensure_base(home, bases.base_key(record.tree, record.ids), ids=record.ids)
+    base = bases.ensure_base(home, bases.base_key(record.tree, record.ids), ids=record.ids, announced=True)
     return replace(record, base=base.key, layers=())
 
 

@@ -2,17 +2,19 @@
 
     stacks    beyond the newest of each workspace: restoring such a snapshot rebuilds its directory from git
     layers    that no record and no stack names, and those whose last user died before it could let go
-    bases     that no workspace, stack or recent import uses, and the stat caches that spoke of them
+    bases     that no workspace, stack, operation or recent import uses, and the stat caches that spoke of them
     runtimes  of other versions of ws, unless a container may still have one mounted
     objects   of the store that no reference, record, base or recent look needs; the rest is packed anew
 
 A layer that is mounted is named by its workspace's record, and layers are only taken from a workspace while nobody else
-has its turn, so what an operation under way is about to name is never touched. Whoever begins to use a base says so by
-touching it (`bases.touch`), and a base that was touched within the hour stays, or comes back. A user of a layer whom
-nobody knows, because it is about to be made, has an hour too.
+has its turn, so what an operation under way is about to name is never touched. Who is about to use a base says so
+(`claiming`). A base that a restore rebuilt from git holds a whole tree for the sake of a few snapshots: of an older one
+that stands on it the stack goes, too, unless it is the one that the workspace is at, or would undo to. A user of a
+layer that has no record, because it is about to be made, has an hour.
 
 What a workspace with a damaged record needs cannot be told. As long as there is one, no base and no object goes, and
-the layers that name it as a user stay.
+the layers that name it as a user stay. A damaged reference is found again from the packs; where that is not possible,
+no object goes either.
 
 Every step is safe to be killed in: what is left over is left over for the next time.
 """
@@ -21,12 +23,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ws import apply_records, bases, durable, layers
+from ws import apply_records, durable, layers, unused_bases
 from ws.errors import Busy, NotFound
 from ws.layout import Home, WorkspaceRecord
 from ws.pool import waiting_containers
@@ -35,16 +36,15 @@ from ws.remote.runtime import current_key
 from ws.removing import remove_tree
 from ws.snapshots import looked_tree
 from ws.stacks import read_stack, stack_numbers
-from ws.store import commits, gc
+from ws.store import gc, locking, references
 from ws.store.reach import reach
 from ws.store.repository import Store
-from ws.store.statcache import StatCache
 from ws.syncing import ensure_synced
+from ws.unused_bases import GRACE_S, Size
 
 Progress = Callable[[str, int, int], None]
 
 KEPT_STACKS = 32
-GRACE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +56,11 @@ class Collected:
     runtimes: int
     objects: int
     bytes_freed: int
-    spared: tuple[str, ...]  # workspaces with a damaged record, for whose sake bases and objects were left
+    spared: tuple[str, ...]  # workspaces with a damaged record or reference, for whose sake bases or objects were left
     dry_run: bool
-
-
-@dataclass(slots=True)
-class _Size:
-    """What disappears from the disk with some trees: an inode counts when all its names go."""
-
-    bytes: int = 0
-    _linked: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    def add(self, path: str) -> None:
-        pending = [path]
-        while pending:
-            directory = pending.pop()
-            with contextlib.suppress(OSError), os.scandir(directory) as entries:
-                for entry in entries:
-                    look = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(look.st_mode):
-                        pending.append(entry.path)
-                    elif look.st_nlink > 1:
-                        names = self._linked.get((look.st_dev, look.st_ino), look.st_nlink) - 1
-                        self._linked[look.st_dev, look.st_ino] = names
-                        if names:
-                            continue
-                    self.bytes += look.st_blocks * 512
+    bases_kept: int = 0  # that no workspace uses, but that one was made from within the hour
+    bases_kept_until: float | None = None  # when the last of them may go, in seconds since the epoch
+    bases_in_use: int = 0  # that an operation under way may be about to use
 
 
 def collect(home: Home, *, dry_run: bool = False, progress: Progress | None = None) -> Collected:
@@ -89,18 +68,31 @@ def collect(home: Home, *, dry_run: bool = False, progress: Progress | None = No
 
     Commit point: none for all of it; each layer, base and pack goes by itself.
     """
-    size = _Size()
+    size = Size()
     damaged = read_records(home)[1]
     if not dry_run:
         ensure_synced(home)
     removed = _collect_layers(home, size, progress, dry_run=dry_run)
     runtimes = _collect_runtimes(home, size, dry_run=dry_run)
-    gone = objects = freed = 0
+    objects = freed = 0
+    found = unused_bases.Found()
+    spared = [each.name for each in damaged]
     if not damaged:
-        gone = _collect_bases(home, size, progress, dry_run=dry_run)
-        objects, freed = _collect_objects(home, progress, dry_run=dry_run)
-    spared = tuple(each.name for each in damaged)
-    return Collected(removed, gone, runtimes, objects, size.bytes + freed, spared, dry_run)
+        found = unused_bases.collect_bases(home, size, progress, dry_run=dry_run)
+        objects, freed, lost = _collect_objects(home, progress, dry_run=dry_run)
+        spared += [record.name for record in _records(home) if record.id in lost]
+    return Collected(
+        removed,
+        len(found.unused),
+        runtimes,
+        objects,
+        size.bytes + freed,
+        tuple(spared),
+        dry_run,
+        bases_kept=len(found.kept_until),
+        bases_kept_until=max(found.kept_until, default=None),
+        bases_in_use=found.in_use,
+    )
 
 
 def _records(home: Home) -> list[WorkspaceRecord]:
@@ -117,7 +109,7 @@ def _known(home: Home) -> set[str]:
 # -- layers ------------------------------------------------------------------------------------------------------
 
 
-def _collect_layers(home: Home, size: _Size, progress: Progress | None, *, dry_run: bool) -> int:
+def _collect_layers(home: Home, size: Size, progress: Progress | None, *, dry_run: bool) -> int:
     records = [record for record in _records(home) if record.state == "ready"]
     count = 0
     for number, record in enumerate(records):
@@ -139,14 +131,14 @@ def _collect_layers(home: Home, size: _Size, progress: Progress | None, *, dry_r
     return count
 
 
-def _collect_layers_of(home: Home, workspace_id: str, size: _Size, *, dry_run: bool) -> int:
+def _collect_layers_of(home: Home, workspace_id: str, size: Size, *, dry_run: bool) -> int:
     """Take from a workspace the layers that only its old snapshots have. The caller has its turn."""
     record = read_record(home, workspace_id)
     if record is None or record.state != "ready":
         return 0
     numbers = stack_numbers(home, record.id)
     spared = {record.history.head, record.history.undo, *numbers[-KEPT_STACKS:]}
-    dropped = [number for number in numbers if number not in spared]
+    dropped = [number for number in numbers if number not in spared or unused_bases.costs_a_base(home, record, number)]
     needed = {record.upper, *record.layers}
     for waiting in record.history.unsettled:
         needed.update(waiting.layers)
@@ -164,7 +156,7 @@ def _release(
     unneeded: Iterable[str],
     user: str,
     marks: dict[str, dict[str, float]],
-    size: _Size,
+    size: Size,
     *,
     dry_run: bool,
 ) -> int:
@@ -201,67 +193,10 @@ def _listed(directory: str) -> list[str]:
         return []
 
 
-# -- bases and runtimes ------------------------------------------------------------------------------------------
+# -- runtimes ------------------------------------------------------------------------------------------
 
 
-def _collect_bases(home: Home, size: _Size, progress: Progress | None, *, dry_run: bool) -> int:
-    used = _used_bases(home)
-    unused = [
-        key for key in os.listdir(home.at("bases")) if key not in used and _is_old(bases.last_use_at(home.base(key)))
-    ]
-    count = 0
-    for number, key in enumerate(unused):
-        if progress:
-            progress("bases", number, len(unused))
-        if dry_run or _remove_base(home, key, size):
-            count += 1
-    if dry_run:
-        for key in unused:
-            size.add(home.base(key))
-    else:
-        _forget_imports(home)
-    return count
-
-
-def _remove_base(home: Home, key: str, size: _Size) -> bool:
-    """Take a base away, unless somebody came to use it in this instant."""
-    staged = home.staging()
-    try:
-        os.rename(home.base(key), staged)
-    except FileNotFoundError:
-        return False
-    if not _is_old(bases.last_use_at(staged)):
-        durable.rename_new(staged, home.base(key))
-        return False
-    size.add(staged)
-    remove_tree(staged)
-    return True
-
-
-def _used_bases(home: Home) -> set[str]:
-    used: set[str] = set()
-    for record in _records(home):
-        used.update((record.base, bases.base_key(record.origin_tree, record.ids)))
-        used.update(waiting.base for waiting in record.history.unsettled)
-        for number in stack_numbers(home, record.id):
-            stack = read_stack(home, record.id, number)
-            if stack:
-                used.add(stack.base)
-    return used
-
-
-def _forget_imports(home: Home) -> None:
-    """Stat caches are for linking from a base; without it they say nothing."""
-    for name in os.listdir(home.at("imports")):
-        path = home.at("imports", name)
-        with contextlib.suppress(FileNotFoundError):
-            with open(path, "rb") as file:
-                cache = StatCache.from_bytes(file.read())
-            if cache is None or not os.path.exists(home.base(str(cache.facts.get("base")))):
-                durable.unlink(path)
-
-
-def _collect_runtimes(home: Home, size: _Size, *, dry_run: bool) -> int:
+def _collect_runtimes(home: Home, size: Size, *, dry_run: bool) -> int:
     """Runtimes of other versions; none of them while a container is not seen into."""
     used = _mounted_runtimes(home)
     if used is None:
@@ -310,14 +245,24 @@ def _mounted_runtimes(home: Home) -> set[str] | None:
 # -- objects -----------------------------------------------------------------------------------------------------
 
 
-def _collect_objects(home: Home, progress: Progress | None, *, dry_run: bool) -> tuple[int, int]:
-    """How many objects went, and what they took."""
+def _collect_objects(home: Home, progress: Progress | None, *, dry_run: bool) -> tuple[int, int, tuple[str, ...]]:
+    """How many objects went, what they took, and the workspaces with lost references, for whose sake none went."""
     with Store(home.store) as store:
         if dry_run:
-            return _count_unneeded(home, store)
+            return (*_count_unneeded(home, store), ())
         _drop_orphaned_refs(home, store)
-        collected = gc.collect(store, lambda: _needed_trees(home), progress=progress)
-        return collected.objects_removed, max(0, collected.bytes_freed)
+        collected = gc.collect(store, lambda: _needed_trees(home), counts=lambda: _published(home), progress=progress)
+        return collected.objects_removed, max(0, collected.bytes_freed), collected.lost
+
+
+def _published(home: Home) -> dict[str, int]:
+    """How many snapshots of each workspace git has, the base among them."""
+    published = {}
+    for record in _records(home):
+        newest = record.history.count - len(record.history.unsettled)
+        if record.state == "ready" and newest > 0:
+            published[record.id] = newest + 1
+    return published
 
 
 def _needed_trees(home: Home) -> set[str]:
@@ -335,19 +280,19 @@ def _needed_trees(home: Home) -> set[str]:
 
 def _drop_orphaned_refs(home: Home, store: Store) -> None:
     """References of workspaces that a crash kept from coming into being; while nobody writes, who might be one."""
-    if commits.workspaces(store) <= _known(home):
+    if references.workspaces(store) <= _known(home):
         return
-    with durable.locked(store.lock, timeout_s=60, what="the store"):
-        for workspace_id in commits.workspaces(store):
+    with locking.removing(store):
+        for workspace_id in references.workspaces(store):
             if not os.path.exists(home.record(workspace_id)) and not os.path.exists(home.pending(workspace_id)):
-                commits.drop_refs(store, workspace_id)
+                references.drop_refs(store, workspace_id)
 
 
 def _count_unneeded(home: Home, store: Store) -> tuple[int, int]:
     """How many objects nothing needs, and what they take in their packs."""
     live: dict[bytes, int] = {}
     known = _known(home)
-    refs = [commit for name, commit in commits.all_refs(store).items() if name.split("/")[2] in known]
+    refs = [commit for name, commit in references.all_refs(store).items() if name.split("/")[2] in known]
     reach(store, map(bytes.fromhex, refs), map(bytes.fromhex, _needed_trees(home)), live)
     unneeded: set[bytes] = set()
     size_bytes = 0

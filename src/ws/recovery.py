@@ -171,8 +171,8 @@ def _thaw_unless_paused(engine_for: EngineFor, record: WorkspaceRecord) -> None:
 
 
 def _sweep_store(home: Home) -> None:
-    from ws.store.gc import sweep
     from ws.store.repository import Store
+    from ws.store.sweeping import sweep
 
     with Store(home.store) as store:
         sweep(store)
@@ -252,7 +252,7 @@ def _has_workspace(engine: Engine, listed: ContainerState, workspace_id: str) ->
 
 
 def _drop_refs(home: Home, workspace_id: str) -> None:
-    from ws.store.commits import drop_refs
+    from ws.store.references import drop_refs
     from ws.store.repository import Store
 
     with Store(home.store) as store:
@@ -312,7 +312,7 @@ def ensure_whole(home: Home, record: WorkspaceRecord) -> WorkspaceRecord:
     doubtful = [layer for layer in record.layers[unhashed:] if not is_trusted(home, layer)]
     whole = record
     if doubtful or find_base(home, record.base) is None:
-        base = ensure_base(home, base_key(record.tree, record.ids), ids=record.ids)
+        base = ensure_base(home, base_key(record.tree, record.ids), ids=record.ids, announced=True)
         whole = replace(record, base=base.key, layers=record.layers[:unhashed])
     lost = [layer for layer in (record.upper, *record.layers[:unhashed]) if not is_present(home, layer)]
     if lost:

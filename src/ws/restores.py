@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ws import bases, containers, durable, layers, overlay, sealing
+from ws.claiming import touch
 from ws.containers import EngineFor
 from ws.engine.base import WORKSPACE
 from ws.errors import ContainerDied, RestoreFailed, SnapshotNotFound, StoreDamaged, WorkspaceError
@@ -218,10 +219,10 @@ def _keep(home: Home, store: Store, record: WorkspaceRecord, target: Target) -> 
 def ensure_stack(home: Home, record: WorkspaceRecord, target: Target) -> Stack:
     """The directories of the target; what is missing or in doubt is rebuilt from git. Raises RestoreFailed."""
     stack = _usable_stack(home, record, target)
-    if stack is not None and bases.touch(home, stack.base):
+    if stack is not None and touch(home, stack.base, announced=True):
         return stack
     try:
-        base = bases.ensure_base(home, bases.base_key(target.tree, record.ids), ids=record.ids)
+        base = bases.ensure_base(home, bases.base_key(target.tree, record.ids), ids=record.ids, announced=True)
     except (StoreDamaged, OSError) as error:
         raise RestoreFailed(f"{target.name} cannot be brought back: {error}", hint="`ws verify` says more") from error
     return Stack(tree=target.tree, base=base.key, layers=())

@@ -25,6 +25,7 @@ from ws.records import write_record
 from ws.stacks import Stack
 from ws.store import commits, gc
 from ws.store.packs import PackWriter
+from ws.store.references import pack_if_many
 from ws.store.repository import Store
 
 __all__ = ["Caps", "look", "looked_tree", "publish", "settle", "settled_turn", "take"]
@@ -44,8 +45,9 @@ def take(
         commits.check_tag(tag)
     with settled_turn(home, workspace_id, "snapshot") as (record, store):
         taken = publish(home, store, record, message=message, tag=tag, kind="snapshot", caps=caps)[0]
-        with contextlib.suppress(Busy, OSError):  # small packs that have become many; the next snapshot may do it
+        with contextlib.suppress(Busy, OSError):  # small packs, or references, have become many; the next one may do it
             gc.consolidate(store)
+            pack_if_many(store, record.id, taken.number)
         return taken
 
 
@@ -150,6 +152,8 @@ def settle(home: Home, store: Store, record: WorkspaceRecord, *, limit: int | No
             record, history = replace(record, tree=captured.tree), replace(history, unhashed=0)
         record = replace(record, history=history)
         write_record(home, record, sync=False)
+        with contextlib.suppress(Busy, OSError):
+            pack_if_many(store, record.id, waiting.number)
     return record
 
 

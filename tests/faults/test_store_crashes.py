@@ -14,8 +14,9 @@ import pytest
 from tree_picture import picture
 from ws import bases
 from ws.layout import Ids, open_home
-from ws.store import commits, gc
+from ws.store import commits
 from ws.store.repository import Store
+from ws.store.sweeping import sweep
 from ws.store.verify import Verifier
 
 IDS = Ids(1000, 1000, os.geteuid(), os.getegid())
@@ -29,6 +30,7 @@ from ws.errors import WorkspaceError
 from ws.layout import Ids, open_home
 from ws.store import commits, gc
 from ws.store.repository import Store
+from ws.store.sweeping import sweep
 home, project = open_home(sys.argv[1]), sys.argv[2]
 ids = Ids(1000, 1000, os.geteuid(), os.getegid())
 try:
@@ -92,7 +94,7 @@ def check(top: Path, said: list[str], *, again: bool) -> None:
     """What was reported is there and whole, what was there before is too, and the rest goes away."""
     home = open_home(str(top / "home"))
     with Store(home.store) as store, Store(str(top / "before/store")) as before:
-        gc.sweep(store)
+        sweep(store)
         published = commits.list_snapshots(store, "w")
         ids = [snapshot.id for snapshot in published]
         assert ids[:2] == commits.snapshot_ids(before, "w")

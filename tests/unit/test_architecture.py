@@ -14,7 +14,7 @@ RANKS = [
     {"errors"},
     {"spec"},
     {"aside", "durable", "id_slots", "layout", "records", "removing", "stacks", "subordinate_ids", "together"},
-    {"engine", "freezer", "halting", "idmaps", "layers", "overlay", "store", "userns", "vitals"},
+    {"claiming", "engine", "freezer", "halting", "idmaps", "layers", "overlay", "store", "userns", "vitals"},
     {"remote", "toolbox", "bases"},
     {
         "apply_records",
@@ -47,6 +47,7 @@ RANKS = [
         "three_way",
         "timeline",
         "undo_apply",
+        "unused_bases",
         "users",
         "verifying",
         "warming",

@@ -168,13 +168,6 @@ def test_a_pack_cut_short_or_gone_is_damage(store: Store) -> None:
         again.read(oid, BLOB)
 
 
-def test_an_index_cut_short_is_damage(store: Store) -> None:
-    _, path = stored(store, b"x")
-    os.truncate(path.replace(".pack", ".idx"), 1050)
-    with Store(store.path) as again, pytest.raises(StoreDamaged):
-        again.refresh()
-
-
 def test_a_missing_object_is_damage_and_names_the_path(store: Store) -> None:
     with pytest.raises(StoreDamaged, match=r"a/b.*missing"):
         store.read(b"\1" * 20, BLOB, path=b"a/b")

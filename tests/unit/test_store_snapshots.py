@@ -16,7 +16,7 @@ from ws import bases
 from ws.errors import Busy, InvalidName, LimitExceeded, SnapshotAmbiguous, SnapshotNotFound, StoreDamaged, TagExists
 from ws.layout import Home, Ids, open_home
 from ws.removing import remove_tree
-from ws.store import commits, gc
+from ws.store import commits, gc, locking, references
 from ws.store.checkout import materialise
 from ws.store.commits import Snapshot
 from ws.store.diffs import diff_trees, read_content
@@ -26,6 +26,7 @@ from ws.store.reading import Rules
 from ws.store.repository import Store
 from ws.store.scan import scan_directory, scan_tree
 from ws.store.statcache import StatCache
+from ws.store.sweeping import sweep
 from ws.store.verify import Verifier, find_damage
 
 ME = Ids(os.geteuid(), os.getegid(), os.geteuid(), os.getegid())
@@ -274,8 +275,8 @@ def test_collecting_keeps_every_snapshot_and_frees_the_rest(store: Store, projec
     assert gc.collect(store).bytes_freed >= 0
     assert len(store.all_packs()) == 1
     assert pictures(store, taken, tmp_path) == before
-    commits.drop_refs(store, "w2")
-    commits.drop_refs(store, "w2")
+    references.drop_refs(store, "w2")
+    references.drop_refs(store, "w2")
     done = gc.collect(store)
     assert done.bytes_freed > 2 << 20
     assert done.objects_removed > 0
@@ -283,7 +284,7 @@ def test_collecting_keeps_every_snapshot_and_frees_the_rest(store: Store, projec
         assert commits.list_snapshots(fresh, "w1") == taken
         assert pictures(fresh, taken, tmp_path) == before
         assert [find_damage(fresh, snapshot.tree) for snapshot in taken] == [[]] * 12
-        assert commits.workspaces(fresh) == {"w1"}
+        assert references.workspaces(fresh) == {"w1"}
     assert git(store, "fsck", "--strict") == ""
     assert gc.collect(store).objects_removed == 0
 
@@ -335,7 +336,7 @@ def test_what_a_writer_takes_for_known_is_there_when_it_ends(store: Store, proje
     """Rubbish that becomes needed again while the collector runs must not be collected."""
     (project / "a").write_bytes(os.urandom(100_000))
     take(store, project, "gone")
-    commits.drop_refs(store, "gone")
+    references.drop_refs(store, "gone")
     with Store(store.path) as other:
         with other.writing() as writer:
             revived = writer.add(BLOB, (project / "a").read_bytes())
@@ -364,9 +365,9 @@ def collect_in_another_process(path: str) -> int:
 
 def test_two_collections_at_once_do_not_meet(store: Store, project: Path) -> None:
     take(store, project)
-    with gc._maintenance(store, timeout_s=0), pytest.raises(Busy), gc._maintenance(store, timeout_s=0):
+    with locking.maintaining(store, timeout_s=0), pytest.raises(Busy), locking.maintaining(store, timeout_s=0):
         pass
-    with gc._maintenance(store, timeout_s=0):
+    with locking.maintaining(store, timeout_s=0):
         assert gc.consolidate(store) is False
 
 
@@ -375,9 +376,8 @@ def test_a_damaged_store_is_not_collected(store: Store, project: Path) -> None:
     for pack in store.all_packs():
         os.truncate(pack.name + ".pack", 200)
     with Store(store.path) as fresh:
-        with pytest.raises(StoreDamaged):
-            gc.collect(fresh)
-        assert len(fresh.all_packs()) == 1
+        assert gc.collect(fresh).lost == ("w1",)
+        assert len([name for name in os.listdir(store.pack_directory) if name.endswith(".pack")]) == 1
 
 
 def test_what_dead_writers_left_is_swept_away(store: Store, project: Path) -> None:
@@ -386,9 +386,9 @@ def test_what_dead_writers_left_is_swept_away(store: Store, project: Path) -> No
     for name in leftovers:
         Path(store.pack_directory, name).write_bytes(b"x")
     with Store(store.path) as other, other.writing():
-        assert gc.sweep(store) is False
+        assert sweep(store) is False
         assert set(leftovers) < set(os.listdir(store.pack_directory))
-    assert gc.sweep(store) is True
+    assert sweep(store) is True
     assert len(os.listdir(store.pack_directory)) == 2
     assert find_damage(store, snapshot.tree) == []
 

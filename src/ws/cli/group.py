@@ -222,7 +222,7 @@ def complete_names(_ctx: click.Context, _param: click.Parameter, incomplete: str
 def complete_snapshots(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Tags and ids of the workspace named before, and `base`. Reads references alone, and makes nothing."""
     from ws.layout import Home, default_home, resolve_name
-    from ws.store import commits
+    from ws.store.references import all_refs
     from ws.store.repository import Store
 
     home = Home(default_home())
@@ -233,7 +233,7 @@ def complete_snapshots(ctx: click.Context, _param: click.Parameter, incomplete: 
     if workspace_id and os.path.exists(os.path.join(home.store, "HEAD")):
         prefix = f"refs/workspaces/{workspace_id}/"
         with Store(home.store) as store:
-            for name, commit in sorted(commits.all_refs(store).items()):
+            for name, commit in sorted(all_refs(store).items()):
                 if name.startswith(f"{prefix}tags/"):
                     found.append(name.removeprefix(f"{prefix}tags/"))
                 elif name.startswith(prefix):

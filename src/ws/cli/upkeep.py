@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import click
 
@@ -69,7 +70,8 @@ def gc_verb(*, dry_run: bool, as_json: bool) -> None:
     """Remove what nothing needs, beside running workspaces.
 
     Objects that no snapshot has, layers of old snapshots (which git brings back when they are restored), bases that no
-    workspace was made from for an hour, and runtimes of other versions. No snapshot is ever removed.
+    workspace was made from for an hour, bases that restores rebuilt, and runtimes of other versions. It says what stays
+    for now. No snapshot is ever removed.
     """
     with session.manager() as manager, ProgressBar("collecting") as bar:
         done = manager.gc(dry_run=dry_run, progress=bar)
@@ -81,5 +83,10 @@ def gc_verb(*, dry_run: bool, as_json: bool) -> None:
         f"{verb} {size(done.bytes_freed)}: {done.objects} objects, {done.layers} layers, {done.bases} bases, "
         f"{done.runtimes} runtimes"
     )
+    if done.bases_kept and done.bases_kept_until is not None:
+        until = time.strftime("%H:%M", time.localtime(done.bases_kept_until + 60))
+        say(f"note: {done.bases_kept} unused bases stay for new workspaces of the same projects; free to go at {until}")
+    if done.bases_in_use:
+        say(f"note: {done.bases_in_use} unused bases stay while other operations are under way; try again after them")
     for name in done.spared:
         say(f"note: {escape(name)} is damaged: bases and objects stay until `ws rm {escape(name)}`")

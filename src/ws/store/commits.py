@@ -2,20 +2,18 @@
 
     refs/workspaces/ID/N        the N-th snapshot of a workspace; its rename is the commit point
     refs/workspaces/ID/tags/T   a name for one, claimed before the snapshot is published
-    packed-refs                 where the collector puts references that are many, as stock git does
 
 A commit's message is the user's text; its last line, `Ws: {…}`, says the rest, so that a list of snapshots
 reads commits and no trees. Commit times are whole seconds to git; ours are in that line, and they and the
 number make every snapshot's id its own, also where nothing changed.
 
-References are plain files, written whole and renamed: there is no `.lock` that a killed process could
+References (`references`) are written whole and renamed: there is no `.lock` that a killed process could
 leave. A tag counts only while the snapshot it points at is published; what a crash left before that can be
 claimed anew.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -25,8 +23,8 @@ from typing import Any
 
 from ws import durable
 from ws.errors import InvalidName, SnapshotAmbiguous, SnapshotNotFound, StoreDamaged, TagExists
-from ws.removing import remove_tree
 from ws.store.packs import COMMIT, PackWriter
+from ws.store.references import numbers_of, read_ref, references_of
 from ws.store.repository import Store
 
 _IDENTITY = b"ws <ws@localhost>"
@@ -137,7 +135,7 @@ def read_snapshot(store: Store, commit: str) -> Snapshot:
 
 def next_number(store: Store, workspace: str) -> int:
     """The number of a workspace's next snapshot; the caller holds the workspace's lock."""
-    return max(_numbers(store, workspace), default=-1) + 1
+    return max(numbers_of(store, workspace), default=-1) + 1
 
 
 def publish(store: Store, snapshot: Snapshot) -> None:
@@ -175,19 +173,19 @@ def _claim(store: Store, snapshot: Snapshot, tag: str) -> str:
 
 def find_tag(store: Store, workspace: str, tag: str) -> str | None:
     """The id of the published snapshot with this tag, or None."""
-    commit = _read_ref(store, f"refs/workspaces/{workspace}/tags/{tag}")
-    if not commit or not _HEX.fullmatch(commit):  # a crash left it without its bytes
+    commit = read_ref(store, f"refs/workspaces/{workspace}/tags/{tag}")
+    if not commit:  # or a crash left it without its bytes
         return None
     try:
         number = read_snapshot(store, commit).number
     except StoreDamaged:
         return None
-    return commit if _read_ref(store, f"refs/workspaces/{workspace}/{number}") == commit else None
+    return commit if read_ref(store, f"refs/workspaces/{workspace}/{number}") == commit else None
 
 
 def snapshot_ids(store: Store, workspace: str) -> list[str]:
-    """The ids of a workspace's snapshots, oldest first; reads no objects."""
-    return [_id_of(store, workspace, number, known) for number, known in _numbers(store, workspace).items()]
+    """The ids of a workspace's snapshots, oldest first; reads no objects. Raises StoreDamaged."""
+    return [_checked(store, workspace, *each) for each in references_of(store, workspace).items()]
 
 
 def list_snapshots(store: Store, workspace: str) -> list[Snapshot]:
@@ -201,8 +199,10 @@ def snapshot_id(store: Store, workspace: str, number: int) -> str | None:
     Raises StoreDamaged when there is a reference that holds no id.
     """
     name = f"refs/workspaces/{workspace}/{number}"
-    commit = _read_ref(store, name)
-    return None if commit is None else _checked(name, commit)
+    commit = read_ref(store, name)
+    if commit is None and os.path.lexists(os.path.join(store.path, name)):
+        commit = ""
+    return None if commit is None else _checked(store, workspace, number, commit)
 
 
 def newest_snapshot(store: Store, workspace: str, *, after: int = -1) -> Snapshot | None:
@@ -220,18 +220,26 @@ def find_snapshot(store: Store, workspace: str, wanted: str) -> Snapshot:
     `base` is the first one, from which all others come.
     Raises SnapshotNotFound, SnapshotAmbiguous.
     """
-    ids = snapshot_ids(store, workspace)
     missing = SnapshotNotFound(f"there is no snapshot {wanted!r}", hint="`ws log` lists the snapshots")
-    if wanted == "base" and ids:
-        return read_snapshot(store, ids[0])
-    if re.fullmatch(r"~\d{1,9}", wanted):
-        back = int(wanted[1:])
-        if back >= len(ids):
+    if wanted == "base" or re.fullmatch(r"~\d{1,9}", wanted):
+        numbers = numbers_of(store, workspace)
+        back = len(numbers) - 1 if wanted == "base" else int(wanted[1:])
+        if back < 0 or back >= len(numbers):
             raise missing
-        return read_snapshot(store, ids[-1 - back])
+        commit = snapshot_id(store, workspace, numbers[-1 - back])
+        if commit is None:
+            raise missing
+        return read_snapshot(store, commit)
     if _TAG.fullmatch(wanted) and (tagged := find_tag(store, workspace, wanted)):
         return read_snapshot(store, tagged)
-    fitting = [commit for commit in ids if commit.startswith(wanted)] if _PREFIX.fullmatch(wanted) else []
+    if not _PREFIX.fullmatch(wanted):
+        raise missing
+    ids = references_of(store, workspace)
+    # A damaged reference stands in the way of no other snapshot: it is looked for only when none of them fits.
+    fitting = [commit for commit in ids.values() if commit.startswith(wanted)]
+    if not fitting:
+        found = [_checked(store, workspace, number, "") for number, commit in ids.items() if not commit]
+        fitting = [commit for commit in found if commit.startswith(wanted)]
     if len(fitting) > 1:
         raise SnapshotAmbiguous(f"{wanted!r} fits {len(fitting)} snapshots", hint="write more of the id")
     if not fitting:
@@ -239,107 +247,14 @@ def find_snapshot(store: Store, workspace: str, wanted: str) -> Snapshot:
     return read_snapshot(store, fitting[0])
 
 
-def workspaces(store: Store) -> set[str]:
-    """The ids of all workspaces that have references."""
-    found = {name.split("/")[2] for name in _packed(store) if name.startswith("refs/workspaces/")}
-    return found | set(os.listdir(os.path.join(store.path, "refs", "workspaces")))
+def _checked(store: Store, workspace: str, number: int, commit: str) -> str:
+    """An id as it is or, where the reference holds none, as the commits in the packs say it. Raises StoreDamaged."""
+    from ws.store.repairs import find_published
 
-
-def all_refs(store: Store) -> dict[str, str]:
-    """Every reference and the id it holds; loose ones win over packed ones."""
-    found = _packed(store)
-    for workspace in os.listdir(os.path.join(store.path, "refs", "workspaces")):
-        for part in ("", "/tags"):
-            name = f"refs/workspaces/{workspace}{part}"
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                for entry in os.listdir(os.path.join(store.path, name)):
-                    commit = None if entry.startswith(".") or entry == "tags" else _read_loose(store, f"{name}/{entry}")
-                    if commit:
-                        found[f"{name}/{entry}"] = commit
+    found = commit or find_published(store, workspace, [number]).get(number, "")
+    if not found:
+        raise StoreDamaged(
+            f"the reference refs/workspaces/{workspace}/{number} holds no id, and no pack has its commit",
+            hint="`ws verify` says which snapshots are left",
+        )
     return found
-
-
-def drop_refs(store: Store, workspace: str) -> None:
-    """Forget all snapshots of a workspace; their objects go with the next collection. Idempotent.
-
-    Commit point: the removal of its directory of references, after those in `packed-refs`.
-    """
-    prefix = f"refs/workspaces/{workspace}/"
-    with durable.locked(store.refs_lock, what="the list of references"):
-        packed = _packed(store)
-        kept = {name: commit for name, commit in packed.items() if not name.startswith(prefix)}
-        if len(kept) != len(packed):
-            _write_packed(store, kept)
-        remove_tree(os.path.join(store.path, prefix.rstrip("/")))
-
-
-def pack_refs(store: Store) -> None:
-    """Move all references into `packed-refs`: a thousand files of 41 bytes take four megabytes of disk.
-
-    Commit point: the rename of `packed-refs`; a loose reference that is still there says the same.
-    """
-    with durable.locked(store.refs_lock, what="the list of references"):
-        refs = all_refs(store)
-        if refs != _packed(store):
-            _write_packed(store, refs)
-        for name in refs:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(store.path, name))
-
-
-def _write_packed(store: Store, refs: Mapping[str, str]) -> None:
-    lines = ["# pack-refs with: peeled fully-peeled sorted \n"]
-    lines += [f"{commit} {name}\n" for name, commit in sorted(refs.items())]
-    durable.write_file(os.path.join(store.path, "packed-refs"), "".join(lines).encode())
-
-
-def _packed(store: Store) -> dict[str, str]:
-    return {name: commit for commit, name in re.findall(r"^([0-9a-f]{40}) (\S+)$", _packed_text(store), re.M)}
-
-
-def _packed_text(store: Store) -> str:
-    try:
-        return durable.read_file(os.path.join(store.path, "packed-refs")).decode()
-    except FileNotFoundError:
-        return ""
-
-
-def _read_ref(store: Store, name: str) -> str | None:
-    """What a reference holds; None when there is none. Loose ones are written later than packed ones."""
-    loose = _read_loose(store, name)
-    return loose or _find_packed(_packed_text(store), name) or loose
-
-
-def _find_packed(text: str, name: str) -> str | None:
-    at = text.find(f" {name}\n")  # a line is an id and a name
-    return text[max(at - 40, 0) : at] if at >= 0 else None
-
-
-def _read_loose(store: Store, name: str) -> str | None:
-    try:
-        return durable.read_file(os.path.join(store.path, name))[:64].decode("ascii", "replace").strip()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None
-
-
-def _numbers(store: Store, workspace: str) -> dict[int, str | None]:
-    """The numbers of the published snapshots, oldest first; with their ids where these are at hand."""
-    prefix = f"refs/workspaces/{workspace}/"
-    rule = rf"^([0-9a-f]{{40}}) {re.escape(prefix)}(\d+)$"
-    found: dict[int, str | None] = {
-        int(number): commit for commit, number in re.findall(rule, _packed_text(store), re.M)
-    }
-    with contextlib.suppress(FileNotFoundError):
-        found.update((int(entry), None) for entry in os.listdir(os.path.join(store.path, prefix)) if entry.isdigit())
-    return dict(sorted(found.items()))
-
-
-def _id_of(store: Store, workspace: str, number: int, known: str | None) -> str:
-    name = f"refs/workspaces/{workspace}/{number}"
-    return _checked(name, known or _read_ref(store, name) or "")
-
-
-def _checked(name: str, commit: str) -> str:
-    if len(commit) != 40 or not _HEX.fullmatch(commit):
-        raise StoreDamaged(f"the reference {name} holds no id")
-    return commit

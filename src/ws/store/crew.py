@@ -27,6 +27,7 @@ from ws.store.gathering import Contents, Row
 from ws.store.packs import PackWriter
 from ws.store.reading import DirectoryReader, Result, Rules
 from ws.store.repository import Store
+from ws.store.vouching import THOROUGH_BYTES
 
 _START = "import sys; sys.path.insert(0, {path!r}); from ws.store.crew import work; work(*map(int, sys.argv[1:6]))"
 
@@ -151,7 +152,9 @@ def work(jobs: int, done: int, source: int, copy: int, earlier: int) -> None:
     with os.fdopen(jobs, "rb") as pipe:
         path, rules = _receive(pipe)
         with Store(path) as store:
-            writer = PackWriter(store.pack_directory, store.contains)
+            # The first process holds the lock of the store for both.
+            store.bound_checks(THOROUGH_BYTES)
+            writer = PackWriter(store.pack_directory, store.contains, judge=store)
             rules = Rules(*rules)
             reader = DirectoryReader(
                 writer, rules, source, copy if copy >= 0 else None, earlier if earlier >= 0 else None

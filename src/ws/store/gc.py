@@ -2,30 +2,36 @@
 differences.
 
 `consolidate` is for every day: when small packs have become many, it copies their entries into one. Nothing
-is ever missing meanwhile, so it needs no one to wait.
+is ever missing meanwhile, so no writer has to wait for it. A damaged pack is not copied: it would get a checksum
+that fits.
 
 `collect` is `ws gc`. It finds what is reachable, writes all of it that does not lie in large, clean packs
 into one new pack, and then removes the packs that it replaced. Going through history from the newest
 snapshot back, an older version of a tree, record or file becomes a difference from the next newer one: what
-is used most is stored whole. For the removal alone it holds the writers' lock: what a writer took for known
-is either reachable by then, or is kept now.
+is used most is stored whole. For the removal alone it keeps writers out: what a writer took for known
+is either reachable by then, or is kept now. A large pack stays only if it is sound.
 
-Killed at any point, either leaves objects twice at worst; the next run cleans that up.
+Both take their locks in the order that `locking` gives. Killed at any point, either leaves objects twice at worst; the
+next run cleans that up.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ws import durable
 from ws.errors import Busy
-from ws.store import commits, reach
+from ws.store import locking, reach, references
 from ws.store.deltas import encode_delta
 from ws.store.packs import COMMIT, Pack, PackWriter
+from ws.store.plain import remove_any
+from ws.store.repairs import find_lost, repair_references
 from ws.store.repository import Store
+from ws.store.sweeping import adopt_orphans, sweep_leftovers
+from ws.store.vouching import UNBOUNDED
 
 Progress = Callable[[str, int, int], None]  # phase, done, total (0: unknown)
 
@@ -44,6 +50,7 @@ class Collected:
     objects_removed: int
     bytes_before: int
     bytes_after: int
+    lost: tuple[str, ...] = ()  # workspaces with references that cannot be found again: nothing was removed then
 
     @property
     def bytes_freed(self) -> int:
@@ -57,11 +64,15 @@ def consolidate(store: Store) -> bool:
     """
     if store.count_small_packs(_MEDIUM_BYTES) < _MANY:  # as far as the store knows: others may have added some
         return False
-    store.refresh()
-    chosen = _to_merge(store.all_packs())
-    if not chosen:
-        return False
-    with contextlib.suppress(Busy, FileNotFoundError), _maintenance(store, timeout_s=0):
+    with (
+        contextlib.suppress(Busy, FileNotFoundError),
+        locking.maintaining(store, timeout_s=0),
+        locking.adding(store, timeout_s=0),
+    ):
+        store.refresh()
+        chosen = _to_merge(store)
+        if not chosen:
+            return False
         writer = PackWriter(store.pack_directory, lambda _: False)
         try:
             for pack in chosen:
@@ -73,43 +84,58 @@ def consolidate(store: Store) -> bool:
     return False
 
 
-def _to_merge(packs: list[Pack]) -> list[Pack]:
-    """Many packs of about the same size, that together stay small enough for the collector to take up."""
-    sizes = sorted((pack.size_bytes(), pack.name, pack) for pack in packs)
+def _to_merge(store: Store) -> list[Pack]:
+    """Many sound packs of about the same size, that together stay small enough for the collector to take up."""
+    store.bound_checks(_LARGE_BYTES)
+    sizes = sorted((pack.size_bytes(), pack.name, pack) for pack in store.all_packs())
     for limit in (_SMALL_BYTES, _MEDIUM_BYTES):
         chosen, total = [], 0
         for size, _, pack in sizes:
             total += size
-            if size < limit and total < _LARGE_BYTES:
+            if size < limit and total < _LARGE_BYTES and store.verdict(pack):
                 chosen.append(pack)
         if len(chosen) >= _MANY:
             return chosen
     return []
 
 
-def collect(store: Store, keep: Callable[[], Iterable[str]] = tuple, *, progress: Progress | None = None) -> Collected:
+def collect(
+    store: Store,
+    keep: Callable[[], Iterable[str]] = tuple,
+    *,
+    counts: Callable[[], Mapping[str, int]] = dict,
+    progress: Progress | None = None,
+) -> Collected:
     """Remove what neither a reference nor a tree that `keep` names needs. Safe beside running workspaces.
 
-    `keep` is asked twice, the second time while no one writes. Raises Busy when another collection runs or
-    a writer does not finish, StoreDamaged when something needed is missing; nothing is removed then. Commit
-    point: the rename of the new index; then the old packs go, one by one.
+    `counts` says how many snapshots each workspace has. A reference that is damaged or lost is written anew where its
+    commit is found; where it is not, nothing is removed, for what it needs cannot be told. `keep` is asked twice, the
+    second time while no process writes. Raises Busy when another collection runs or a writer does not finish,
+    StoreDamaged when something needed is missing; nothing is removed then. Commit point: the rename of the new index;
+    then the old packs go, one by one.
     """
-    with _maintenance(store, timeout_s=5):
-        before = _store_size(store)
-        store.refresh()
-        old = store.all_packs()
-        objects = {oid for pack in old for oid in pack.index.ids()}
-        live: dict[bytes, int] = {}
-        _reach_all(store, keep, live)
-        replaced = _to_replace(old, live)
-        written = _rewrite(store, [pack for pack in old if pack not in replaced], live, progress)
-        with durable.locked(store.lock, timeout_s=60, what="the store"):
+    with locking.maintaining(store, timeout_s=5):
+        with locking.adding(store):
+            before = _store_size(store)
+            store.forget()
+            adopt_orphans(store)
+            store.keep_rebuilt()
+            lost = repair_references(store, find_lost(store, counts()))
+            if lost:
+                return Collected(0, before, before, tuple(lost))
+            old = store.all_packs()
+            objects = {oid for pack in old for oid in pack.index.ids()}
+            live: dict[bytes, int] = {}
+            _reach_all(store, keep, live)
+            replaced = _to_replace(store, live)
+            written = _rewrite(store, [pack for pack in old if pack not in replaced], live, progress)
+        with locking.removing(store):
             known = set(live)
             _reach_all(store, keep, live)
             rescued = _rescue(store, replaced, {oid: live[oid] for oid in live.keys() - known})
             _replace(store, replaced, written, rescued)
             sweep_leftovers(store)
-        commits.pack_refs(store)
+            references.pack_refs(store)
         store.forget()
         store.refresh()
         left = {oid for pack in store.all_packs() for oid in pack.index.ids()}
@@ -117,7 +143,7 @@ def collect(store: Store, keep: Callable[[], Iterable[str]] = tuple, *, progress
 
 
 def _reach_all(store: Store, keep: Callable[[], Iterable[str]], live: dict[bytes, int]) -> None:
-    refs = commits.all_refs(store)
+    refs = references.all_refs(store)
     reach.reach(
         store,
         [bytes.fromhex(commit) for commit in refs.values()],
@@ -126,12 +152,14 @@ def _reach_all(store: Store, keep: Callable[[], Iterable[str]], live: dict[bytes
     )
 
 
-def _to_replace(packs: list[Pack], live: dict[bytes, int]) -> list[Pack]:
-    """All packs but the large ones of which little is rubbish."""
+def _to_replace(store: Store, live: dict[bytes, int]) -> list[Pack]:
+    """All packs but the large ones that are sound and of which little is rubbish."""
+    store.bound_checks(UNBOUNDED)
     replaced = []
-    for pack in packs:
+    for pack in store.all_packs():
         needed = sum(oid in live for oid in pack.index.ids())
-        if pack.size_bytes() < _LARGE_BYTES or needed < pack.index.count * 3 // 4:
+        mostly_needed = pack.size_bytes() >= _LARGE_BYTES and needed >= pack.index.count * 3 // 4
+        if not (mostly_needed and store.verdict(pack)):
             replaced.append(pack)
     return replaced
 
@@ -210,38 +238,10 @@ def _replace(store: Store, packs: Iterable[Pack], *new: str | None) -> None:
     same = {path.removesuffix(".pack") for path in new if path}
     for pack in packs:
         if pack.name not in same:
-            for suffix in (".idx", ".pack"):  # in this order: an index without its pack would be a lie
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(pack.name + suffix)
+            for suffix in (".pack", ".idx"):  # in this order: a pack without an index is one that gets an index
+                remove_any(pack.name + suffix)
     durable.sync_directory(store.pack_directory)
     store.refresh()
-
-
-def sweep_leftovers(store: Store) -> None:
-    """Remove what writers that died left behind. The caller holds the store's lock exclusively."""
-    names = set(os.listdir(store.pack_directory))
-    for name in names:
-        orphan = name.endswith(".pack") and name.removesuffix(".pack") + ".idx" not in names
-        if name.startswith(("tmp_", ".")) or orphan:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(store.pack_directory, name))
-
-
-def sweep(store: Store) -> bool:
-    """Remove what writers that died left behind, if no one writes right now; whether it could look."""
-    try:
-        with durable.locked(store.lock, timeout_s=0, what="the store"):
-            sweep_leftovers(store)
-            return True
-    except Busy:
-        return False
-
-
-def _maintenance(store: Store, *, timeout_s: float) -> contextlib.AbstractContextManager[int]:
-    """One at a time: two that merge the same packs would remove each other's work."""
-    path = os.path.join(store.path, "ws.gc.lock")
-    durable.create_lock_file(path)
-    return durable.locked(path, timeout_s=timeout_s, what="the collector of the store")
 
 
 def _store_size(store: Store) -> int:

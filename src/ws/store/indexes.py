@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from itertools import accumulate
 
 from ws.errors import StoreDamaged
+from ws.store.plain import open_plain
+from ws.store.vouching import Ledger
 
 _HEAD = b"\xfftOc\x00\x00\x00\x02"
 _IDS = 8 + 256 * 4
@@ -56,18 +58,33 @@ def _big_endian(numbers: array[int]) -> bytes:
     return numbers.tobytes()
 
 
-def read_index(path: str) -> Index:
-    """Raises StoreDamaged when the file is no index, or is cut short."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def read_index(path: str, ledger: Ledger) -> Index:
+    """Raises StoreDamaged when the file is no index, not that of its pack, or does not have its checksum.
+
+    That of a small one is looked at each time, that of a large one once in a boot.
+    """
+    name = os.path.basename(path)
+    fd = open_plain(path)
     try:
-        size = os.fstat(fd).st_size
+        found = os.fstat(fd)
+        size = found.st_size
         if size < _IDS + 40:
-            raise StoreDamaged(f"the index {os.path.basename(path)} is cut short")
+            raise StoreDamaged(f"the index {name} is cut short")
         # Not closed by us: the mapping goes with the last who knows the index, as memory does.
         data = os.read(fd, size) if size <= _SMALL_BYTES else mmap.mmap(fd, size, prot=mmap.PROT_READ)
     finally:
         os.close(fd)
-    return Index(os.path.basename(path), data)
+    if data[-40:-20].hex() != name.removeprefix("pack-").removesuffix(".idx"):
+        raise StoreDamaged(f"the index {name} is that of another pack")
+    seen = found.st_ino, size, found.st_mtime_ns, found.st_ctime_ns
+    sound = ledger.verdict(name, seen) if size > _SMALL_BYTES else None
+    if sound is None:
+        sound = hashlib.sha1(memoryview(data)[:-20], usedforsecurity=False).digest() == data[-20:]
+        if size > _SMALL_BYTES:
+            ledger.note(name, seen, sound=sound)
+    if not sound:
+        raise StoreDamaged(f"the index {name} does not have its checksum")
+    return Index(name, data)
 
 
 class Index:

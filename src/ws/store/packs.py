@@ -21,12 +21,13 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from ws import durable
 from ws.errors import StoreDamaged
 from ws.store.blobs import Blobs, Part
 from ws.store.indexes import Index, encode_index
+from ws.store.plain import open_plain
 
 try:
     from isal import isal_zlib as _deflate
@@ -95,15 +96,26 @@ def entry_header(kind: int, size: int) -> bytes:
     return bytes(head)
 
 
+class Judge(Protocol):
+    """Says of objects that the store has whether the stored copy may be relied on."""
+
+    def vouches(self, oid: bytes, kind: int, data: bytes) -> bool: ...
+
+    def doubts(self, oid: bytes, *, in_chunks: bool = False) -> bool: ...
+
+
 class PackWriter:
     """A new pack in `directory`. Nothing of it is seen before `finish`; a crash leaves a `tmp_` file.
 
     A `quick` one compresses only what is much; then entries lie in another order than they were added in.
     """
 
-    def __init__(self, directory: str, known: Callable[[bytes], bool], *, quick: bool = False) -> None:
+    def __init__(
+        self, directory: str, known: Callable[[bytes], bool], *, judge: Judge | None = None, quick: bool = False
+    ) -> None:
         self._directory = directory
         self._known = known
+        self._judge = judge
         self.path = os.path.join(directory, f"tmp_pack_{secrets.token_hex(8)}")
         self._fd = -1  # made by the first flush: a snapshot without changes makes no file
         self._buffer: list[Part] = [struct.pack(">4sII", b"PACK", 2, 0)]
@@ -120,11 +132,18 @@ class PackWriter:
         return self._end
 
     def add(self, kind: int, data: bytes, *, plain: bool = False) -> bytes:
-        """Store an object unless it is known; its id. `plain`: it is small and often read."""
+        """Store an object unless a sound copy is stored; its id. `plain`: it is small and often read."""
         oid = object_id(kind, data)
-        if oid not in self.ids and not self._known(oid):
+        if oid not in self.ids and not self._is_stored(oid, kind, data):
             self.add_new(oid, kind, data, plain=plain)
         return oid
+
+    def _is_stored(self, oid: bytes, kind: int, data: bytes) -> bool:
+        return self._judge.vouches(oid, kind, data) if self._judge else self._known(oid)
+
+    def doubts(self, oid: bytes, *, in_chunks: bool = False) -> bool:
+        """Whether the store may have an object in damaged packs only: then it is read and added again."""
+        return self._judge is not None and self._judge.doubts(oid, in_chunks=in_chunks)
 
     def add_new(self, oid: bytes, kind: int, data: bytes, *, plain: bool = False) -> None:
         """Store an object whose id the caller computed and knows to be new to the store."""
@@ -309,10 +328,21 @@ class Pack:
         return self.index.pack_bytes
 
     def descriptor(self) -> int:
-        """The pack file, opened at first need. Raises FileNotFoundError when it was collected meanwhile."""
+        """The pack file, opened at first need.
+
+        Raises FileNotFoundError when it was collected meanwhile, StoreDamaged when it is not a regular file.
+        """
         if self._fd < 0:
-            self._fd = os.open(self.name + ".pack", os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = open_plain(self.name + ".pack")
         return self._fd
+
+    def kind_at(self, position: int) -> int:
+        """The kind of an entry, by its first byte alone; 0 when it cannot be read."""
+        try:
+            first = os.pread(self.descriptor(), 1, self.index.offset(position))
+        except (OSError, StoreDamaged):
+            return 0
+        return first[0] >> 4 & 7 if first else 0
 
     def read(self, position: int) -> tuple[int, bytes, bytes]:
         """Kind, bytes, and for a delta the id of its base. Raises ValueError when the entry is no entry."""

@@ -268,9 +268,11 @@ class DirectoryReader:
         found = self._look(here, name, known[0])
         if found is None or (found.st_ino, found.st_size, found.st_ctime_ns) != known[1:4]:
             return False
-        if not stat.S_ISREG(found.st_mode) or (self._copier and not self._copier.share(name)):
-            return False
         kind = "c" if found.st_size > trees.CHUNKED_FROM_BYTES else "f"
+        if not stat.S_ISREG(found.st_mode) or self._writer.doubts(known[5], in_chunks=kind == "c"):
+            return False
+        if self._copier and not self._copier.share(name):
+            return False
         here.add(kind, known[0], found, found.st_size, known[5])
         return True
 

@@ -3,9 +3,10 @@
 Stock git reads it; nothing but ws writes it. No configuration, hook or attribute is consulted, and nothing is
 ever read by path from a workspace. Every object that is read is hashed again and compared with its name.
 
-Writers hold `ws.lock` shared from before they ask what is known until what they wrote is referred to; the
-collector takes it exclusively for the moment in which it removes packs. So an object that was known
-when a snapshot began is there when it ends.
+`locking` says which lock covers what. An object that a writer relies on without storing it again is one that the
+store has, in a pack that is sound (`vouching`), or that was compared with the bytes at hand. An index that is damaged
+is built anew from its pack (`reindexing`); a pack that cannot be read is left out, so that it stops only those who
+need what was in it.
 """
 
 from __future__ import annotations
@@ -15,74 +16,17 @@ import os
 from collections.abc import Iterator
 
 from ws import durable
-from ws.errors import StateUnusable, StoreDamaged
-from ws.store import packs
+from ws.errors import Busy, StateUnusable, StoreDamaged
+from ws.store import locking, packs
 from ws.store.deltas import apply_delta
-from ws.store.indexes import Index, read_index
+from ws.store.indexes import Index
+from ws.store.memory import Memory, lasting_memory
+from ws.store.plain import is_plain, remove_any
+from ws.store.vouching import QUICK_BYTES, THOROUGH_BYTES, Checks
 
 _CONFIG = b"[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 _HEAD = b"ref: refs/heads/main\n"
-_REMEMBERED_BYTES = 16 << 20  # of small objects that are kept: the trees at the top are read again and again
-_SMALL_BYTES = 64 << 10
-_MEMORIES = 4  # homes that one process works in at a time
-_WRITE_LOCK_S = 60.0
-
-
-class _Memory:
-    """Small objects by their ids, each hashed when it was read or written; and the indexes of packs, by their names.
-
-    What small packs hold is in one table besides: snapshots leave some thirty of them, and to ask each of those for
-    each of a hundred new objects takes half a millisecond.
-    """
-
-    def __init__(self) -> None:
-        self._indexes: dict[str, Index] = {}
-        self.holders: dict[bytes, str] = {}  # the name of a small pack's index, by the ids in it
-        self._objects: dict[bytes, tuple[int, bytes]] = {}
-        self._size_bytes = 0
-
-    def get(self, oid: bytes) -> tuple[int, bytes] | None:
-        return self._objects.get(oid)
-
-    def add(self, oid: bytes, kind: int, data: bytes) -> None:
-        if len(data) > _SMALL_BYTES:
-            return
-        if self._size_bytes > _REMEMBERED_BYTES:
-            self._objects.clear()
-            self._size_bytes = 0
-        self._objects[oid] = kind, data
-        self._size_bytes += len(data)
-
-    def indexes(self, directory: str, names: set[str]) -> dict[str, Index]:
-        """The indexes of these names, but for those that are gone. All others are forgotten: their packs are gone."""
-        for name in self._indexes.keys() - names:
-            index = self._indexes.pop(name, None)
-            for oid in index.small_ids() if index else ():
-                if self.holders.get(oid) == name:  # else it is in a newer pack too
-                    self.holders.pop(oid, None)
-        found = {}
-        for name in names:
-            index = self._indexes.get(name)
-            if index is None:
-                with contextlib.suppress(FileNotFoundError):  # collected since it was listed
-                    found[name] = self.learn(name, read_index(os.path.join(directory, name)))
-            else:
-                found[name] = index
-        return found
-
-    def learn(self, name: str, index: Index) -> Index:
-        self._indexes[name] = index
-        self.holders.update(dict.fromkeys(index.small_ids(), name))
-        return index
-
-
-_memories: dict[str, _Memory] = {}
-
-
-def _lasting_memory(path: str) -> _Memory:
-    if path not in _memories and len(_memories) >= _MEMORIES:
-        _memories.clear()
-    return _memories.setdefault(path, _Memory())
+_LOOKS = 5  # at the packs there are, while one after the other is replaced under a reader
 
 
 class Store:
@@ -103,8 +47,10 @@ class Store:
         self._large: list[str] = []
         self._packs: dict[str, packs.Pack] = {}  # those that were asked for
         self._last: packs.Pack | None = None
-        self._memory = _lasting_memory(path) if lasting else _Memory()
-        self._looked = False  # whoever only reads references needs no packs
+        self._memory = lasting_memory(path) if lasting else Memory(path)
+        self._checks = Checks(self._memory.ledger)
+        self._doubtful: bool | None = None  # whether a pack is damaged; None: not asked since the last look
+        self._looked = False  # who only reads references needs no packs
         if not os.path.exists(os.path.join(path, "HEAD")):
             self._create()
 
@@ -147,7 +93,10 @@ class Store:
     def refresh(self) -> None:
         """See the packs that came and went since."""
         self._looked = True
-        names = {name for name in os.listdir(self.pack_directory) if name.endswith(".idx")}
+        self._checks.forget()
+        self._doubtful = None
+        listed = set(self._list_packs())
+        names = {name for name in listed if name.endswith(".idx") and self._has_pack(name, listed)}
         for name in self._packs.keys() - names:
             pack = self._packs.pop(name)
             pack.close()
@@ -155,10 +104,71 @@ class Store:
                 self._last = None
         self._indexes = self._memory.indexes(self.pack_directory, names)
         self._large = [name for name, index in self._indexes.items() if not index.small]
+        if self._memory.rebuilt:
+            with (
+                contextlib.suppress(Busy, OSError),  # else it is in memory, and the next one tries
+                locking.maintaining(self, timeout_s=0),
+                locking.adding(self, timeout_s=0),
+            ):
+                self.keep_rebuilt()
+
+    def _list_packs(self) -> list[str]:
+        try:
+            return os.listdir(self.pack_directory)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise StoreDamaged(
+                f"the pack directory of the store is not there: {error.strerror}: {self.pack_directory}",
+                hint="bring it back from a copy of WS_HOME; no object can be read without it",
+            ) from error
+
+    def _has_pack(self, name: str, listed: set[str]) -> bool:
+        """Whether the pack of an index is there. It comes before its index, so a listing may have missed it."""
+        pack = name.removesuffix(".idx") + ".pack"
+        return pack in listed or os.path.lexists(os.path.join(self.pack_directory, pack))
+
+    def keep_rebuilt(self) -> None:
+        """Write the indexes that were built anew; the caller holds `ws.gc.lock` and `ws.lock`.
+
+        Commit point of each: the rename of the index. Killed before it, the next reader builds it again.
+        """
+        rebuilt = self._memory.rebuilt
+        for name in list(rebuilt):
+            path = os.path.join(self.pack_directory, name)
+            if is_plain(path.removesuffix(".idx") + ".pack"):
+                if not is_plain(path):
+                    remove_any(path)
+                durable.write_file(path, rebuilt[name])
+            rebuilt.pop(name, None)
+
+    def adopt_orphans(self) -> bool:
+        """Build the index of every pack that has none; whether there was one that could be read.
+
+        A pack has no index for the instant in which its writer renames both, when the writer died in that instant, or
+        when the index was lost. It gets the same index in each case.
+        """
+        listed = set(self._list_packs())
+        found = False
+        for name in listed:
+            index = name.removesuffix(".pack") + ".idx"
+            if name.startswith("pack-") and name.endswith(".pack") and index not in listed:
+                found = self._memory.rebuild(self.pack_directory, index) is not None or found
+        if found:
+            self.refresh_with(self._memory.rebuilt)
+        return found
+
+    def refresh_with(self, added: dict[str, bytes]) -> None:
+        """See the packs that came and went since, and those whose indexes are in memory alone."""
+        names = set(added)
+        self.refresh()
+        for name in names - self._indexes.keys():
+            data = added.get(name)
+            if data is not None:
+                self._indexes[name] = self._memory.learn(name, Index(name, data))
 
     def forget(self) -> None:
         """Read everything from disk again: who verifies must not be told what was there a while ago."""
-        self._memory = _Memory()
+        self._memory = Memory(self.path)
+        self._checks = Checks(self._memory.ledger)
         self.close()
         self.refresh()
 
@@ -185,6 +195,47 @@ class Store:
     def contains(self, oid: bytes) -> bool:
         """Whether an object was there at the last refresh."""
         return self._find(oid) is not None
+
+    def vouches(self, oid: bytes, kind: int, data: bytes) -> bool:
+        """Whether a sound copy of an object is stored, for a caller who has its bytes and stores it again if not."""
+        found = self._find(oid)
+        if found is None:
+            return False
+        if self.verdict(found[0]):
+            return True
+        for pack in self.all_packs():
+            position = pack.find(oid)
+            if position >= 0 and (self.verdict(pack) or self._equals(pack, position, kind, data)):
+                return True
+        return False
+
+    def doubts(self, oid: bytes, *, in_chunks: bool = False) -> bool:
+        """Whether an object may be stored in damaged packs only, for a caller who has not read its bytes but could.
+
+        The id of a file that is kept `in_chunks` names the list of chunks alone: any damaged pack makes it doubtful.
+        """
+        if self._doubtful is None:
+            self._doubtful = any(self.verdict(pack) is False for pack in self.all_packs())
+        if not self._doubtful:
+            return False
+        return in_chunks or all(self.verdict(pack) is False for pack in self.all_packs() if pack.find(oid) >= 0)
+
+    def bound_checks(self, budget_bytes: int) -> None:
+        """How many bytes of packs may be read until the next writer, to see whether those packs are sound."""
+        self._checks.budget = budget_bytes
+
+    def verdict(self, pack: packs.Pack) -> bool | None:
+        """Whether a pack is sound by its checksum; None when it is larger than the bound and was not checked yet."""
+        try:
+            return self._checks.verdict(pack.name)
+        except FileNotFoundError:
+            return False  # replaced since the last look: nothing is read from it
+
+    def _equals(self, pack: packs.Pack, position: int, kind: int, data: bytes) -> bool:
+        try:
+            return self._resolve(pack, position) == (kind, data)
+        except (ValueError, OSError, StoreDamaged):
+            return False
 
     def _find(self, oid: bytes) -> tuple[packs.Pack, int] | None:
         """A pack that holds an object, and where."""
@@ -219,10 +270,11 @@ class Store:
                 kind, data, base = found[0].read(found[1])
                 if not base and packs.object_id(kind, data) == oid:
                     return kind, data
-            except (ValueError, OSError):
+            except (ValueError, OSError, StoreDamaged):
                 pass  # the long way says what is wrong
         trouble = "is missing"
-        for attempt in range(2):
+        for attempt in range(_LOOKS):
+            gone = False
             for pack in self.all_packs():
                 position = pack.find(oid)
                 if position < 0:
@@ -230,16 +282,18 @@ class Store:
                 try:
                     kind, data = self._resolve(pack, position)
                 except FileNotFoundError:
-                    continue  # the pack was collected meanwhile; what it held is in another one
-                except (ValueError, OSError) as error:
+                    gone = True  # the pack was collected meanwhile; what it held is in another one
+                    continue
+                except (ValueError, OSError, StoreDamaged) as error:
                     trouble = f"cannot be read: {error}"
                     continue
                 if packs.object_id(kind, data) == oid:
                     self._last = pack
                     return kind, data
                 trouble = "does not have the bytes that its name promises"
-            if attempt == 0:
-                self.refresh()
+            if attempt and not gone and not self.adopt_orphans():
+                break
+            self.refresh_with(self._memory.rebuilt)
         raise _damaged(oid, path, trouble)
 
     def _resolve(self, pack: packs.Pack, position: int) -> tuple[int, bytes]:
@@ -250,10 +304,27 @@ class Store:
             position = pack.find(base)
             if position < 0:
                 raise ValueError(f"its base {base.hex()} is not in the same pack")
-            kind, data, base = pack.read(position)
+            kind, data, base = self._read_base(pack, position, base)
         while deltas:
             data = apply_delta(data, deltas.pop())
         return kind, data
+
+    def _read_base(self, pack: packs.Pack, position: int, oid: bytes) -> tuple[int, bytes, bytes]:
+        """The base of a delta: that of the same pack or, where that one is damaged, a copy that was stored since."""
+        try:
+            kind, data, base = pack.read(position)
+            if base or packs.object_id(kind, data) == oid:
+                return kind, data, base
+        except ValueError:
+            pass
+        for other in self.all_packs():
+            found = -1 if other is pack else other.find(oid)
+            if found >= 0:
+                with contextlib.suppress(ValueError, OSError, StoreDamaged):
+                    kind, data, base = other.read(found)
+                    if not base and packs.object_id(kind, data) == oid:
+                        return kind, data, base
+        raise ValueError(f"its base {oid.hex()} is damaged")
 
     @contextlib.contextmanager
     def writing(self, *, quick: bool = False) -> Iterator[packs.PackWriter]:
@@ -263,16 +334,22 @@ class Store:
 
         Raises Busy when the collector does not let go of the lock for a minute.
         """
-        with durable.locked(self.lock, shared=True, timeout_s=_WRITE_LOCK_S, what="the store"):
+        with locking.adding(self):
             self.refresh()
-            writer = packs.PackWriter(self.pack_directory, self.contains, quick=quick)
+            self.bound_checks(QUICK_BYTES if quick else THOROUGH_BYTES)
+            writer = packs.PackWriter(self.pack_directory, self.contains, judge=self, quick=quick)
             try:
                 yield writer
             finally:
                 writer.abort()
-                if writer.finished and writer.finished[1].small:  # a large one is mapped when it is next looked for
+                if writer.finished:
                     name, index = writer.finished
-                    self._indexes[name] = self._memory.learn(name, index)
+                    self._memory.ledger.trust(name.removesuffix(".idx") + ".pack")
+                    if (same := self._packs.pop(name, None)) is not None:  # a damaged one that was written over
+                        same.close()
+                        self._last = None
+                    if index.small:  # a large one is mapped when it is next looked for
+                        self._indexes[name] = self._memory.learn(name, index)
 
 
 def _damaged(oid: bytes, path: bytes, trouble: str) -> StoreDamaged:

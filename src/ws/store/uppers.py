@@ -171,7 +171,7 @@ class _Directory:
 
 def _put(store: Store, writer: PackWriter, kind: int, data: bytes, before: bytes) -> bytes:
     oid = object_id(kind, data)
-    if oid != before:
+    if oid != before or not store.vouches(oid, kind, data):
         writer.add_new(oid, kind, data, plain=True)
         store.remember(oid, kind, data)
     return oid

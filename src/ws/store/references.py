@@ -1,0 +1,228 @@
+"""References: files of their own when they are new, lines of `packed-refs` once they are many.
+
+    refs/workspaces/ID/N        the N-th snapshot of a workspace
+    refs/workspaces/ID/tags/T   a name for one
+    packed-refs                 as stock git writes it, sorted by name
+
+A reference in a file of its own is newer than the one in `packed-refs`. `packed-refs` is sorted, so one workspace's
+part is found without reading the rest: what one workspace does costs the same beside a million snapshots of others.
+
+References are moved into `packed-refs` by the collector, and by a snapshot that finds many files (`pack_if_many`). That
+is done while no process publishes (`locking`): else a reference that is written anew, in the instant between the
+reading and the unlinking of its file, would be lost.
+
+What is not a regular file, or does not hold an id, is damage. It is no reference to a lookup; `repairs` finds the id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+from collections.abc import Iterator, Mapping
+
+from ws import durable
+from ws.errors import Busy, StoreDamaged
+from ws.removing import remove_tree
+from ws.store import locking
+from ws.store.plain import is_plain, open_plain, remove_any
+from ws.store.repository import Store
+
+MANY_LOOSE = 64
+_LOOK_EVERY = 16  # snapshots: to count the files takes a while, too
+
+_ID = re.compile(r"[0-9a-f]{40}")
+_LINE = re.compile(rb"^([0-9a-f]{40}) (\S+)$", re.M)
+_NAME = re.compile(r"\d{1,9}|tags/[^/.][^/]*")
+_MAPPED_BYTES = 64 << 10
+_REF_BYTES = 64
+
+Packed = bytes | mmap.mmap
+
+
+def read_ref(store: Store, name: str) -> str | None:
+    """The id that a reference holds; None when there is none, or nothing that is an id."""
+    loose = _read_loose(store, name)
+    if loose:
+        return loose
+    with _open_packed(store) as packed:
+        line = next((line for line in _section(packed, name.encode()).split(b"\n") if line[41:] == name.encode()), b"")
+    return line[:40].decode() or None
+
+
+def references_of(store: Store, workspace: str) -> dict[int, str]:
+    """The ids of a workspace's snapshots by their numbers, in order; "" where a reference holds none."""
+    prefix = f"refs/workspaces/{workspace}/"
+    rule = re.compile(rb"^([0-9a-f]{40}) %s(\d{1,9})$" % re.escape(prefix.encode()), re.M)
+    with _open_packed(store) as packed:
+        found = {int(number): oid.decode() for oid, number in rule.findall(_section(packed, prefix.encode()))}
+    for entry in _listed(os.path.join(store.path, prefix)):
+        if entry.isdecimal():
+            found[int(entry)] = _read_loose(store, prefix + entry) or found.get(int(entry), "")
+    return dict(sorted(found.items()))
+
+
+def numbers_of(store: Store, workspace: str) -> list[int]:
+    """The numbers of a workspace's snapshots, oldest first; opens none of the references."""
+    prefix = f"refs/workspaces/{workspace}/"
+    rule = re.compile(rb"^[0-9a-f]{40} %s(\d{1,9})$" % re.escape(prefix.encode()), re.M)
+    with _open_packed(store) as packed:
+        found = set(map(int, rule.findall(_section(packed, prefix.encode()))))
+    found.update(int(entry) for entry in _listed(os.path.join(store.path, prefix)) if entry.isdecimal())
+    return sorted(found)
+
+
+def workspaces(store: Store) -> set[str]:
+    """The ids of all workspaces that have references."""
+    found = {name.split("/")[2] for name in _all_packed(store) if re.match(r"refs/workspaces/[^/]+/", name)}
+    return found | set(_listed(os.path.join(store.path, "refs", "workspaces")))
+
+
+def all_refs(store: Store) -> dict[str, str]:
+    """Every reference and the id it holds. What holds no id is left out."""
+    found = _all_packed(store)
+    for workspace in _listed(os.path.join(store.path, "refs", "workspaces")):
+        for part in ("", "tags/"):
+            prefix = f"refs/workspaces/{workspace}/{part}"
+            for entry in _listed(os.path.join(store.path, prefix)):
+                if _NAME.fullmatch(part + entry) and (loose := _read_loose(store, prefix + entry)):
+                    found[prefix + entry] = loose
+    return found
+
+
+def drop_refs(store: Store, workspace: str) -> None:
+    """Forget all snapshots of a workspace; their objects go with the next collection. Idempotent.
+
+    Commit point: the removal of its directory of references, after those in `packed-refs`.
+    """
+    prefix = f"refs/workspaces/{workspace}/"
+    with locking.listing_references(store):
+        packed = _all_packed(store)
+        kept = {name: oid for name, oid in packed.items() if not name.startswith(prefix)}
+        if len(kept) != len(packed):
+            _write_packed(store, kept)
+        remove_tree(os.path.join(store.path, prefix.rstrip("/")))
+
+
+def write_ref(store: Store, name: str, oid: str) -> None:
+    """Put a reference in the place of one that was damaged. The caller holds `ws.lock`.
+
+    Commit point: the rename of the file.
+    """
+    path = os.path.join(store.path, name)
+    for directory in (os.path.dirname(os.path.dirname(path)), os.path.dirname(path)):
+        if not os.path.isdir(directory):
+            remove_any(directory)
+        durable.ensure_directory(directory)
+    if not is_plain(path):
+        remove_any(path)
+    durable.write_file(path, oid.encode() + b"\n")
+
+
+def pack_refs(store: Store) -> None:
+    """Move all references into `packed-refs`: a thousand files of 41 bytes take four megabytes of disk.
+
+    The caller holds `ws.lock` exclusively. Commit point: the rename of `packed-refs`; a reference that is still in a
+    file of its own says the same.
+    """
+    with locking.listing_references(store):
+        refs = all_refs(store)
+        if refs != _all_packed(store):
+            _write_packed(store, refs)
+        for name in refs:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                os.unlink(os.path.join(store.path, name))
+
+
+def pack_references(store: Store) -> bool:
+    """Move all references into `packed-refs`, if no process publishes right now; whether it could."""
+    try:
+        with locking.removing(store, timeout_s=0):
+            pack_refs(store)
+    except Busy:
+        return False
+    return True
+
+
+def pack_if_many(store: Store, workspace: str, number: int) -> None:
+    """Move references into `packed-refs` when a workspace has many files; for one that has just published `number`."""
+    if number % _LOOK_EVERY:
+        return
+    if len(_listed(os.path.join(store.path, "refs", "workspaces", workspace))) > MANY_LOOSE:
+        pack_references(store)
+
+
+def _write_packed(store: Store, refs: Mapping[str, str]) -> None:
+    lines = ["# pack-refs with: peeled fully-peeled sorted \n"]
+    lines += [f"{oid} {name}\n" for name, oid in sorted(refs.items())]
+    path = os.path.join(store.path, "packed-refs")
+    if os.path.lexists(path) and not is_plain(path):
+        remove_any(path)
+    durable.write_file(path, "".join(lines).encode())
+
+
+def _all_packed(store: Store) -> dict[str, str]:
+    with _open_packed(store) as packed:
+        return {name.decode("ascii", "replace"): oid.decode() for oid, name in _LINE.findall(packed)}
+
+
+@contextlib.contextmanager
+def _open_packed(store: Store) -> Iterator[Packed]:
+    """The bytes of `packed-refs`; none when it is not there, or is not a regular file."""
+    try:
+        fd = open_plain(os.path.join(store.path, "packed-refs"))
+    except (FileNotFoundError, StoreDamaged):
+        yield b""
+        return
+    try:
+        size = os.fstat(fd).st_size
+        if size <= _MAPPED_BYTES:
+            yield os.read(fd, size)
+            return
+        with mmap.mmap(fd, size, prot=mmap.PROT_READ) as mapped:
+            yield mapped
+    finally:
+        os.close(fd)
+
+
+def _section(packed: Packed, prefix: bytes) -> bytes:
+    """The lines whose names begin so, found by halving: the file is sorted by name."""
+    start = _first_line(packed, prefix)
+    return packed[start : _first_line(packed, prefix + b"\xff")]
+
+
+def _first_line(packed: Packed, name: bytes) -> int:
+    """Where the first line begins whose name is not before `name`."""
+    low, high = 0, len(packed)
+    while low < high:
+        begin = packed.rfind(b"\n", 0, (low + high) // 2) + 1
+        while begin > low and packed[begin : begin + 1] == b"^":  # belongs to the line before it; ws writes none
+            begin = packed.rfind(b"\n", 0, begin - 1) + 1
+        end = packed.find(b"\n", begin)
+        end = len(packed) if end < 0 else end
+        if packed[begin : begin + 1] == b"#" or packed[begin + 41 : end] < name:
+            low = end + 1
+        else:
+            high = begin
+    return low
+
+
+def _read_loose(store: Store, name: str) -> str | None:
+    """The id in a file of its own; None when there is none, and when it holds no id."""
+    try:
+        fd = open_plain(os.path.join(store.path, name))
+    except (FileNotFoundError, StoreDamaged):
+        return None
+    try:
+        text = os.read(fd, _REF_BYTES).decode("ascii", "replace").strip()
+    finally:
+        os.close(fd)
+    return text if _ID.fullmatch(text) else None
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

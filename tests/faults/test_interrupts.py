@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from injection import DURABLE, MOUNTING, Outcome, Point, run_injected, spread, trace_points
+from injection import DURABLE, MOUNTING, SIGNALS, Outcome, Point, run_injected, spread, trace_points
 
 from lived_in import change, check_store, is_thawed, leftovers, outside, remove_all, shell
 from ws.engine.base import Engine
@@ -28,7 +28,6 @@ os.environ["WS_HOME"], os.environ["WS_ENGINE"] = sys.argv[1:3]
 from ws.cli.main import main
 main(sys.argv[3:])
 """
-SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "HUP": signal.SIGHUP}
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ws import durable
 from ws.engine.endpoints import Peer, find_listener, parse_endpoint, shorten_socket
-from ws.engine.podman_userns import in_podmans_mounts
+from ws.engine.podman_userns import in_podmans_mounts, noted_pause
 from ws.engine.processes import kill_all, spawn_detached
 from ws.errors import EngineUnavailable
 from ws.layout import process_start
@@ -138,6 +138,9 @@ def ensure_own_service(home: str, runtime: str) -> Service:
 
 
 def _start(binary: str, runtime: str, path: str, log: str) -> Peer:
+    pause = noted_pause()
+    if pause is not None:
+        check_same_view(pause, [os.path.dirname(log)])
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)  # left by one that was killed; the lock is ours, so nobody is about to listen on it
     with contextlib.suppress(FileNotFoundError):

@@ -87,10 +87,14 @@ def in_podmans_mounts(action: Callable[[], T]) -> T:
 
     Where this process did not come through `enter`, or the pause process is gone: as it is.
     """
+    pid = noted_pause()
+    return action() if pid is None else overlay.in_mount_namespace(pid, action)
+
+
+def noted_pause() -> int | None:
+    """The pause process whose user namespace this process, or one that started it, entered; None when it is gone."""
     pid, _, started = os.environ.get(PAUSE, "").partition(" ")
-    if not pid.isdigit() or str(process_start(int(pid))) != started:
-        return action()
-    return overlay.in_mount_namespace(int(pid), action)
+    return int(pid) if pid.isdigit() and str(process_start(int(pid))) == started else None
 
 
 def missing_ids(pid: int) -> str | None:

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from ws import reserve
 from ws.aside import Aside
 from ws.errors import Busy, NotFound, StateUnusable, WorkspaceError
 from ws.together import Together
@@ -180,16 +181,7 @@ def _stage(path: str, data: bytes, mode: int = 0o600) -> tuple[str, int]:
     """A staged file, still open."""
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f".{name}.{os.urandom(4).hex()}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-    except BaseException:
-        os.close(fd)
-        os.unlink(temporary)
-        raise
-    return temporary, fd
+    return temporary, reserve.new_file(temporary, data, os.O_WRONLY, mode)
 
 
 def commit_staged(temporary: str, path: str) -> None:
@@ -435,10 +427,9 @@ def _appear_locked(path: str, data: bytes, *, sync: bool) -> int:
     directory, name = os.path.split(path)
     while True:
         temporary = made = os.path.join(directory, f".{name}.{os.urandom(4).hex()}.tmp")
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = reserve.new_file(temporary, data, os.O_RDWR)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            os.write(fd, data)
             if sync:
                 os.fsync(fd)
             _renameat2(temporary, path, _RENAME_NOREPLACE)

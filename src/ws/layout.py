@@ -2,7 +2,7 @@
 
     format                      version of this layout
     boot                        the boot in which records were last compared with what belongs to them (`rebooted`)
-    reserve                     room that only removing may use, on a disk that is full
+    reserved/N                  files that only a removal may use, on a disk that is full (`reserve`)
     workspaces/ID/record.json   WorkspaceRecord; its rename is the commit point of most operations
     workspaces/ID/lock          flock: exclusive to change the workspace, shared to start a command in it
     workspaces/ID/turn          flock: held by the one snapshot, restore, fork or removal under way
@@ -31,7 +31,6 @@ Paths are pure functions. Records are frozen dataclasses, read and written witho
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -39,11 +38,10 @@ import stat
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ws import durable
+from ws import durable, reserve
 from ws.errors import StateError, StateUnusable
 
 FORMAT = 1
-RESERVE_BYTES = 1 << 20
 MAX_MARKS = 32
 
 State = Literal["ready", "removing"]
@@ -115,6 +113,10 @@ class Home:
         return self.at("pool", configuration)
 
     @property
+    def reserved(self) -> str:
+        return self.at("reserved")
+
+    @property
     def store(self) -> str:
         return self.at("store")
 
@@ -141,7 +143,7 @@ _PARTS = (
     "pending",
     "staging",
 )
-_FIRST = {*_PARTS, "reserve"}  # what the first use makes
+_FIRST = {*_PARTS, "reserved", "reserve"}  # what the first use makes
 _ANOTHER = "set WS_HOME to a directory of its own"
 
 
@@ -197,34 +199,13 @@ def _make_home(home: Home) -> None:
         os.chmod(home.root, 0o700)
         for part in _PARTS:
             durable.ensure_directory(home.at(part))
-        ensure_reserve(home)
+        reserve.fill(home.reserved)
         durable.sync_filesystem(home.root)
         durable.write_file(home.at("format"), f"{FORMAT}\n".encode())
     except OSError as error:
         raise StateUnusable(
             f"cannot set up {home.root}: {error.strerror}", hint="set WS_HOME to a directory you can write"
         ) from error
-
-
-def ensure_reserve(home: Home) -> None:
-    """Keep some room that can be let go of: a removal has to write a little before it frees anything."""
-    with contextlib.suppress(OSError):  # there already, or no room now
-        fd = os.open(home.at("reserve"), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(fd, 0, RESERVE_BYTES)
-        except OSError:
-            os.unlink(home.at("reserve"))
-        finally:
-            os.close(fd)
-
-
-def release_reserve(home: Home) -> bool:
-    """Let go of the room that was kept; whether there was any."""
-    try:
-        os.unlink(home.at("reserve"))
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _fields(record: Any) -> dict[str, Any]:

@@ -307,7 +307,13 @@ class Manager:
         try:
             read_record(self._home, workspace_id)
         except (StateError, OSError):
-            return remove_damaged(self._home, self.engine, workspace_id)
+            from ws.removal import freeing
+
+            return freeing(
+                self._home,
+                lambda: remove_damaged(self._home, self.engine, workspace_id),
+                f"{name} cannot be removed",
+            )
         with contextlib.suppress(WorkspaceNotFound):  # somebody was faster
             return Workspace(self._home, workspace_id, self.engine).remove()
         return None
@@ -330,11 +336,14 @@ class Manager:
     def gc(self, *, dry_run: bool = False, progress: Progress | None = None) -> Collected:
         """Remove layers, bases, runtimes and objects that nothing needs; safe beside running workspaces.
 
-        Raises Busy when another collection runs, StoreDamaged when the store is not whole.
+        Raises Busy when another collection runs, StoreDamaged when the store is not whole, StateUnusable when the
+        disk is too full to pack what is left; what was removed by then is gone.
         """
         from ws.collecting import collect
+        from ws.removal import freeing
 
-        return collect(self._home, dry_run=dry_run, progress=progress)
+        complaint = "not everything that nothing needs could be removed"
+        return freeing(self._home, lambda: collect(self._home, dry_run=dry_run, progress=progress), complaint)
 
     def prune(self, *, now: float | None = None, dry_run: bool = False) -> Pruned:
         """Remove workspaces whose time is up, and what crashes left, on every engine that answers.
@@ -342,7 +351,12 @@ class Manager:
         What could not be done is in `troubles`; nothing of it is raised.
         """
         from ws.pruning import prune
+        from ws.removal import freeing
 
         asked_for = self._engine_name or os.environ.get("WS_ENGINE") or None
         needed = next((name for name in ENGINES if name == asked_for), None)
-        return prune(self._home, self.engine, self.remove, needed=needed, now=now, dry_run=dry_run)
+        return freeing(
+            self._home,
+            lambda: prune(self._home, self.engine, self.remove, needed=needed, now=now, dry_run=dry_run),
+            "not everything that crashes left could be removed",
+        )

@@ -20,7 +20,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ws import durable
+from ws import durable, reserve
 from ws.containers import EngineFor, create_upper, end_container, remove_by_key
 from ws.engine import RUN
 from ws.errors import NotFound, StateError, WorkspaceError
@@ -53,7 +53,7 @@ def recover(home: Home, engine_for: EngineFor) -> list[str]:
     """
     done = mend_after_boot(home)
     for name in _entries(home.at("pending")):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), reserve.using(home.reserved):
             done += _settle(home, engine_for, name)
     for name in _entries(home.at("staging")):
         with contextlib.suppress(OSError):

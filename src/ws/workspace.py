@@ -10,7 +10,6 @@ Light to import: `ws exec` comes through here. Engines, pygit2 and pydantic are 
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -24,15 +23,14 @@ from ws.errors import (
     CommandFailedError,
     InvalidRequest,
     NotFound,
-    StateUnusable,
     WorkspaceError,
     WorkspaceNotFound,
 )
 from ws.inside import Held, Inside, environment
-from ws.layout import Home, Intent, WorkspaceRecord, ensure_reserve, release_reserve, resolve_name
+from ws.layout import Home, Intent, WorkspaceRecord, resolve_name
 from ws.listing import WorkspaceInfo
 from ws.records import read_record, write_record
-from ws.recovery import discard, ensure_whole, recover_workspace
+from ws.recovery import ensure_whole, recover_workspace
 from ws.remote.channel import Channel
 from ws.remote.exec_request import check_output_cap, check_timeout, encode_command
 from ws.remote.following import Terminal
@@ -354,40 +352,12 @@ class Workspace(Timeline):
         crash after it is finished by the next ws command.
         Raises Busy, StateUnusable for a broken disk; a full one has a reserve for this.
         """
+        from ws.removal import remove_workspace
+
         self._disconnect()
-        try:
-            trouble = self._remove()
-        except (OSError, StateUnusable) as error:
-            # What a full disk needs to remove something is kept in reserve.
-            if not (_is_full(error) and release_reserve(self._home)):
-                raise _unremovable(self.name, error) from error
-            try:
-                trouble = self._remove()
-            except (OSError, StateUnusable) as again:
-                raise _unremovable(self.name, again) from again
-        ensure_reserve(self._home)
+        trouble = remove_workspace(self._home, self._engine_for, self.id, self.name)
         self.close()
         return trouble
-
-    def _remove(self) -> WorkspaceError | None:
-        self._heal()
-        record = read_record(self._home, self.id)
-        if record is None:
-            return None
-        intent = Intent(workspace_id=self.id, operation="remove", engine=record.engine)
-        try:
-            with (
-                durable.locked(self._home.turn(self.id), timeout_s=LOCK_TIMEOUT_S, what=f"workspace {record.name}"),
-                durable.locked(self._home.lock(self.id), timeout_s=LOCK_TIMEOUT_S, what=f"workspace {record.name}"),
-                durable.intent(self._home.pending(self.id), intent.to_bytes()) as announced,
-            ):
-                try:
-                    return discard(self._home, self._engine_for, self.id, read_record(self._home, self.id))
-                except (WorkspaceError, OSError):
-                    announced.leave()  # a full or broken disk; the next ws command goes on
-                    raise
-        except NotFound:
-            return None  # somebody else removed it while we waited
 
     def _enter(self) -> tuple[Channel, WorkspaceRecord, Held]:
         """A channel to the running shim, the record, and the shared lock, to be released once the work has begun."""
@@ -453,19 +423,6 @@ class Workspace(Timeline):
             if self._vitals is not None and self._vitals.paused():
                 raise containers.paused(record)
             return self._channel
-
-
-def _is_full(error: BaseException) -> bool:
-    cause = error if isinstance(error, OSError) else error.__cause__
-    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def _unremovable(name: str, error: BaseException) -> BaseException:
-    if isinstance(error, WorkspaceError) and not _is_full(error):
-        return error
-    cause = error if isinstance(error, OSError) else error.__cause__
-    why = cause.strerror if isinstance(cause, OSError) else str(error)
-    return StateUnusable(f"{name} cannot be removed: {why}", hint="free some space, then `ws rm` again")
 
 
 def open_workspace(

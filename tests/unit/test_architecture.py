@@ -13,7 +13,18 @@ ROOT = Path(__file__).parents[2] / "src" / "ws"
 RANKS = [
     {"errors"},
     {"spec"},
-    {"aside", "durable", "id_slots", "layout", "records", "removing", "stacks", "subordinate_ids", "together"},
+    {
+        "aside",
+        "durable",
+        "id_slots",
+        "layout",
+        "records",
+        "removing",
+        "reserve",
+        "stacks",
+        "subordinate_ids",
+        "together",
+    },
     {"claiming", "engine", "freezer", "halting", "idmaps", "layers", "overlay", "store", "userns", "vitals"},
     {"remote", "toolbox", "bases"},
     {
@@ -40,6 +51,7 @@ RANKS = [
         "pruning",
         "rebooted",
         "recovery",
+        "removal",
         "restores",
         "sealing",
         "snapshots",

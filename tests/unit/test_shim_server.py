@@ -4,6 +4,7 @@ whatever happens to its connections and children, and goes when told."""
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from ws.errors import (
     OperationNotSupportedError,
     ProtocolError,
 )
+from ws.remote.calls import upload
 from ws.remote.channel import Channel
 from ws.remote.runtime import Runtime
 from ws.shim import server as server_module
@@ -388,3 +390,34 @@ def test_only_the_expected_process_is_spoken_to(shim: Shim) -> None:
     channel = Channel(shim.run_dir, peer_pid=os.getpid())
     with pytest.raises(ProtocolError, match="another process"):
         channel.ping()
+
+
+def _cpu_ticks(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+SLOW_PATCH = "*** Begin Patch\n*** Update File: same.txt\n@@\n" + "-same\n" * 20_000 + "-other\n+x\n*** End Patch\n"
+
+
+def test_the_work_for_a_caller_that_is_gone_ends(shim: Shim) -> None:
+    (Path(shim.root) / "same.txt").write_text("same\n" * 60_000)
+    asked = {"tool": "apply_patch", "params": {"patch": SLOW_PATCH}}
+    body = json.dumps(asked).encode()
+    call = shim.channel.begin("tool", {}, more=True)
+    upload(call, [body])
+    time.sleep(0.6)
+    before = _cpu_ticks(shim.pid)
+    time.sleep(0.3)
+    assert _cpu_ticks(shim.pid) - before > 10, "the patch is not slow enough to be seen"
+    call.drop()
+    deadline = time.monotonic() + 5
+    while True:
+        before = _cpu_ticks(shim.pid)
+        time.sleep(0.3)
+        if _cpu_ticks(shim.pid) - before <= 3:
+            break
+        assert time.monotonic() < deadline, "the shim computes on for a caller that is gone"
+    assert shim.channel.exec(["true"]).exit_code == 0
+    assert (Path(shim.root) / "same.txt").stat().st_size == 300_000

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ws.errors import ProtocolError
 from ws.fs.rows import entry_row, glob_row, read_query, report_row, stat_row
+from ws.shim.abandonment import Watch
 from ws.shim.places import place_of
 from ws.shim.server import IDLE_TIMEOUT_S
 from ws.shim.streams import Held
@@ -59,6 +60,13 @@ def _method(name: str, encode: Callable[[Any], Any]) -> Handler:
     return handle
 
 
+def glob(request: Request) -> tuple[dict[str, Any], bytes]:
+    filesystem, arguments, _ = _asked(request)
+    with Watch(request.connection.fileno()):
+        found = [glob_row(match) for match in filesystem.glob(**arguments)]
+    return reply_bytes(request, dumps(found).encode("ascii"))
+
+
 def _rows(encode: Callable[[Any], list[Any]]) -> Callable[[Sequence[Any]], list[Any]]:
     return lambda found: [encode(item) for item in found]
 
@@ -69,7 +77,8 @@ def _as_it_is(value: object) -> object:
 
 def search(request: Request) -> tuple[dict[str, Any], bytes]:
     filesystem, arguments, _ = _asked(request)
-    report = filesystem.search(read_query(arguments["query"]))
+    with Watch(request.connection.fileno()):
+        report = filesystem.search(read_query(arguments["query"]))
     return reply_bytes(request, dumps(report_row(report)).encode("ascii"))
 
 
@@ -138,7 +147,7 @@ OPS: Final[dict[str, Handler]] = {
     "fs.scan": _method("scan", _rows(stat_row)),
     "fs.resolve": _method("resolve", _as_it_is),
     "fs.read_link": _method("read_link", _as_it_is),
-    "fs.glob": _method("glob", _rows(glob_row)),
+    "fs.glob": glob,
     "fs.search": search,
     "fs.delete": _method("delete", _as_it_is),
     "fs.mkdir": _method("mkdir", _as_it_is),

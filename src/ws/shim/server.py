@@ -232,7 +232,7 @@ class Server:
             connection = self._queue.get()
             try:
                 self._serve(connection)
-            except Exception:  # noqa: BLE001 - one connection's end, whatever it was; the worker goes on
+            except BaseException:  # noqa: BLE001 - one connection's end, `Abandoned` too; the worker goes on
                 pass
             connection.close()
             with self._lock:

@@ -4,15 +4,18 @@
       → started  for a command: its process exists, and the workspace's lock may be let go of
       → result   the tool's result (`tools.results`), what does not fit in data frames before it
 
-A caller that goes away while a command runs takes it along. Terminal sessions are those of `session.*`: they live on
+A caller that goes away while a command runs takes it along, and ends the work of any other tool that has not begun to
+write. Terminal sessions are those of `session.*`: they live on
 between calls, and end with the workspace.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ws.shim.abandonment import Watch
 from ws.shim.files import reply_bytes
 from ws.shim.places import Place, place_of
 from ws.tools.commands import Caller
@@ -42,8 +45,13 @@ def run(request: Request) -> tuple[dict[str, Any], bytes]:
     asked = decode_params(b"".join(request.chunks()))
     place = place_of(request.server, asked.get("rules"))
     name = asked["tool"]
-    commands = _commands(request, place, asked.get("env", {})) if name in COMMANDS else None
-    result = run_tool(place.context, name, asked["params"], commands=commands)
+    if name in COMMANDS:
+        result = run_tool(
+            place.context, name, asked["params"], commands=_commands(request, place, asked.get("env", {}))
+        )
+    else:
+        with Watch(request.connection.fileno()) as watch:
+            result = run_tool(replace(place.context, committing=watch.leave), name, asked["params"])
     return reply_bytes(request, encode_result(result))
 
 

@@ -7,7 +7,7 @@ exception into an answer for a model is the router's business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -76,6 +76,10 @@ class ToolResult:
         return f"{self.output.removesuffix(chr(10))}\n[{self.note}]"
 
 
+def _nothing() -> None:
+    """Where a call is never broken off."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """Where a tool works.
@@ -87,6 +91,8 @@ class ToolContext:
     backups: Backups
     caps: Caps = Caps()
     workdir: str = "."
+    committing: Callable[[], None] = _nothing
+    """Called before the first write of a change: up to there a call may be broken off anywhere."""
 
     def locate(self, path: str) -> str:
         """The path as the filesystem takes it.

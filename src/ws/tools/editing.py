@@ -130,6 +130,7 @@ class _Edit:
         diff = unified_diff(name, self.text.content.decode("utf-8"), edited.decode("utf-8"))
         backup = None
         if not dry_run:
+            context.committing()
             backup = context.backups.keep(self._place, self._before).id
             context.filesystem.write_bytes(self._place, after, mode="overwrite")
         output, truncated = cap_text(diff, context.caps)

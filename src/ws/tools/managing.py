@@ -36,6 +36,7 @@ def move(
         raise FileExistsError(errno.EEXIST, "File exists; use overwrite to replace it", destination)
     replaced = None
     if not dry_run:
+        context.committing()
         stood = context.backups.move(start, end)
         replaced = stood.id if stood.kind != "absent" else None
     done = "would be moved" if dry_run else "moved"
@@ -62,6 +63,7 @@ def delete(
     if dry_run:
         where = "deleted for good" if permanent else "moved to the trash"
         return _deleted(name, f"{name} would be {where}", None, dry_run=True)
+    context.committing()
     if permanent:
         context.filesystem.delete(place, recursive)
         return _deleted(name, f"{name} deleted for good", None)
@@ -78,6 +80,7 @@ def mkdir(context: ToolContext, *, path: str, parents: bool = True, exist_ok: bo
     """Make a directory. Raises FileExistsError, FileNotFoundError, NotADirectoryError."""
     place = context.locate(path)
     there = _present(context, place)
+    context.committing()
     context.filesystem.mkdir(place, parents, exist_ok)
     name = context.shown(place)
     if there is not None:
@@ -92,11 +95,13 @@ def undo(context: ToolContext, *, path: str, dry_run: bool = False) -> ToolResul
     Undoing a creation deletes, undoing a move moves back, whichever of its two paths is named. Raises NotFound
     when no tool changed the path, InvalidRequest when something else stands where it was moved to.
     """
+    context.committing()
     return _gone_to(context.backups.undo(context.locate(path), dry_run=dry_run), dry_run=dry_run)
 
 
 def redo(context: ToolContext, *, path: str, dry_run: bool = False) -> ToolResult:
     """Do again what the last `undo` of a path took back. Raises NotFound when nothing was undone."""
+    context.committing()
     return _gone_to(context.backups.redo(context.locate(path), dry_run=dry_run), dry_run=dry_run)
 
 
@@ -163,6 +168,7 @@ def trash_restore(
 ) -> ToolResult:
     """Bring back one entry by its name, to where it was or elsewhere. Raises NotFound, FileExistsError."""
     place = None if destination is None else context.locate(destination)
+    context.committing()
     record = context.backups.restore(name, destination=place, overwrite=overwrite)
     shown = record.path if place is None else context.shown(place, follow_symlinks=False)
     return ToolResult(message=f"{shown} brought back", data={"path": shown, "name": name}, summary=Summary((shown,)))
@@ -173,6 +179,7 @@ def trash_purge(context: ToolContext, *, name: str | None = None, older_than_day
     if older_than_days is not None and older_than_days < 0:
         raise ToolValidationError(f"older_than_days is {older_than_days}; the least is 0")
     age_s = context.backups.retention.max_age_s if older_than_days is None else older_than_days * _DAY_S
+    context.committing()
     count = context.backups.purge(record_id=name, older_than_s=age_s, trash_only=True)
     return ToolResult(message=f"{count} removed for good", data={"removed": count})
 

@@ -62,6 +62,7 @@ def apply_patch(context: ToolContext, *, patch: str, encoding: str | None = None
         checked.add(change)
     versions = [version for version in checked.versions.values() if version.changed]
     if not dry_run:
+        context.committing()
         _Commit(context).run(versions)
     return _result(context, versions, dry_run=dry_run)
 

@@ -41,6 +41,7 @@ def write_file(
     data = _encoded(context, place, old, content, encoding, name, append=mode == "append")
     diff = _diff(context, place, old, content, name, append=mode == "append")
     if not dry_run:
+        context.committing()
         context.backups.save(place, reason="create" if old is None else "write")
         context.filesystem.write_bytes(place, data, mode, create_parents)  # type: ignore[arg-type]
     elif not create_parents and "/" in place.strip("/"):

@@ -141,6 +141,24 @@ def test_a_fork_goes_its_own_way_and_its_changes_come_home_to_their_owner(guest:
     guest.says("rm", f"{box}-fork")
 
 
+def test_an_apply_is_undone_and_a_git_directory_keeps_its_configuration(guest: Guest, box: str) -> None:
+    project = Path(guest.home / box)
+    (project / "foreign").write_text("root's\n")  # an id that the user's namespace has no name for
+    before = {path: (path.stat().st_uid, path.read_text()) for path in project.rglob("*") if path.is_file()}
+    shell(
+        guest,
+        box,
+        "echo changed > main.c; busybox rm .env; echo x > .git/config; busybox mkdir .git/hooks; echo x > .git/hooks/x;"
+        " printf DIRC > .git/index; echo new > added",
+    )
+    done = json.loads(guest.says("apply", box, "--json"))
+    assert done["withheld"] == [".git/config", ".git/hooks", ".git/index"]
+    assert not (project / ".env").exists()
+    guest.says("apply", "--undo", box)
+    after = {path: (path.stat().st_uid, path.read_text()) for path in project.rglob("*") if path.is_file()}
+    assert after == before
+
+
 def test_what_was_kept_is_sound_and_nothing_is_left_of_what_was_removed(guest: Guest, box: str) -> None:
     guest.says("snapshot", box)
     assert json.loads(guest.says("verify", "--json"))["sound"]

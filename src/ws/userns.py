@@ -1,8 +1,7 @@
-"""User namespaces that ws makes itself, as values: a descriptor keeps one alive, and no process is in it.
+"""User namespaces from outside: one that ws makes itself, and the limits of one that a container has.
 
-The kernel makes a user namespace only for a process with one thread. So a small process is started for it, makes the
-namespace, waits until its maps are written from outside, and ends: 8 ms. What it runs is this file, as a program of
-its own, with the standard library alone.
+The kernel lets a process into another user namespace only if it has one thread. So a small process is started for it,
+which takes 10 ms. What it runs is this file, as a program of its own, with the standard library alone.
 """
 
 from __future__ import annotations
@@ -11,51 +10,24 @@ import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 _CLONE_NEWUSER = 0x10000000
-_PR_SET_SECUREBITS = 28
-_NO_SETUID_FIXUP = 1 << 2  # the capabilities stay when the effective user changes
 _DONE = b"+"
 
 
+@dataclass(frozen=True, slots=True)
 class IdMapping:
     """Extents of ids: (first inside, first outside, count), for users and for groups."""
 
-    __slots__ = ("gids", "uids")
-
-    def __init__(self, uids: tuple[tuple[int, int, int], ...], gids: tuple[tuple[int, int, int], ...]) -> None:
-        self.uids = uids
-        self.gids = gids
+    uids: tuple[tuple[int, int, int], ...]
+    gids: tuple[tuple[int, int, int], ...]
 
 
-def create(mapping: IdMapping, *, owner: int = 0, limits: Mapping[str, int] | None = None) -> int:
-    """A new user namespace, as a descriptor; the caller closes it.
-
-    What is counted in the namespace is charged to `owner` outside of it. `limits` are written to its /proc/sys/user.
-    Raises OSError when the kernel refuses.
-    """
-    words = [f"{name}={value}" for name, value in (limits or {}).items()]
-    command = [sys.executable, "-I", "-S", __file__, str(owner), *words]
-    with contextlib.ExitStack() as held:
-        ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
-        held.callback(os.close, ready_read)
-        go_read, go_write = os.pipe2(os.O_CLOEXEC)
-        with contextlib.ExitStack() as given:
-            given.callback(os.close, ready_write)
-            given.callback(os.close, go_read)
-            actions = [(os.POSIX_SPAWN_DUP2, go_read, 0), (os.POSIX_SPAWN_DUP2, ready_write, 1)]
-            actions.append((os.POSIX_SPAWN_DUP2, ready_write, 2))
-            try:
-                pid = os.posix_spawn(sys.executable, command, {}, file_actions=actions)
-            except BaseException:
-                os.close(go_write)
-                raise
-        held.callback(_reap, pid)
-        held.callback(os.close, go_write)  # the process ends when its input does
-        said = os.read(ready_read, 4096)
-        if said != _DONE:
-            raise OSError(f"a user namespace cannot be made: {said.decode(errors='replace')[-200:].strip()}")
+def create(mapping: IdMapping) -> int:
+    """A new user namespace, as a descriptor that keeps it alive; the caller closes it. Raises OSError."""
+    with _helper("create") as pid:
         namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         try:
             for name, extents in (("uid_map", mapping.uids), ("gid_map", mapping.gids)):
@@ -67,32 +39,64 @@ def create(mapping: IdMapping, *, owner: int = 0, limits: Mapping[str, int] | No
         return namespace
 
 
+def restrict(pid: int, limits: Mapping[str, int]) -> None:
+    """Write limits to /proc/sys/user of the user namespace of a process; those the kernel does not have are left out.
+
+    Raises OSError.
+    """
+    with _helper("enter", f"/proc/{pid}/ns/user", *(f"{name}={value}" for name, value in limits.items())):
+        pass
+
+
+@contextlib.contextmanager
+def _helper(*words: str) -> Iterator[int]:
+    """The process, for as long as the block lasts; it has done its work when the block begins."""
+    with contextlib.ExitStack() as held:
+        ready, said = os.pipe2(os.O_CLOEXEC)
+        held.callback(os.close, ready)
+        with contextlib.ExitStack() as given:
+            given.callback(os.close, said)
+            waiting, go = os.pipe2(os.O_CLOEXEC)
+            given.callback(os.close, waiting)
+            held.callback(os.close, go)
+            actions = [(os.POSIX_SPAWN_DUP2, *pair) for pair in ((waiting, 0), (said, 1), (said, 2))]
+            command = [sys.executable, "-I", "-S", __file__, *words]
+            pid = os.posix_spawn(sys.executable, command, {}, file_actions=actions)
+        try:
+            answer = os.read(ready, 4096)
+            if answer != _DONE:
+                raise OSError(f"no user namespace: {answer.decode(errors='replace')[-200:].strip()}")
+            yield pid
+        finally:
+            held.close()  # the process ends with its input
+            _reap(pid)
+
+
 def _reap(pid: int) -> None:
     with contextlib.suppress(ChildProcessError):  # the program that uses ws may reap every child itself
         os.waitpid(pid, 0)
 
 
 def main() -> None:
-    """The words are the owner, and limits as NAME=VALUE."""
+    """The words: `create`, or `enter`, a namespace's path, and limits as NAME=VALUE."""
     libc = ctypes.CDLL(None, use_errno=True)
-    owner = int(sys.argv[1])
-    if owner:
-        libc.prctl(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP, 0, 0, 0)
-        os.setresgid(-1, owner, -1)
-        os.setresuid(-1, owner, -1)
-    if libc.unshare(_CLONE_NEWUSER) != 0:
-        code = ctypes.get_errno()
-        os.write(1, os.strerror(code).encode())
-        return
-    for word in sys.argv[2:]:
+    if sys.argv[1] == "create":
+        _check(libc.unshare(_CLONE_NEWUSER))
+    else:
+        _check(libc.setns(os.open(sys.argv[2], os.O_RDONLY), _CLONE_NEWUSER))
+    for word in sys.argv[3:]:
         name, _, value = word.partition("=")
-        with contextlib.suppress(FileNotFoundError):  # a kernel without this limit
-            # Not `open`: in the new namespace the files of Python's own library may be out of reach.
-            descriptor = os.open(f"/proc/sys/user/{name}", os.O_WRONLY)
-            os.write(descriptor, value.encode())
-            os.close(descriptor)
+        # Not `open`: in the namespace the files of Python's own library may be out of reach.
+        with contextlib.suppress(FileNotFoundError):
+            os.write(os.open(f"/proc/sys/user/{name}", os.O_WRONLY), value.encode())
     os.write(1, _DONE)
     os.read(0, 1)
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from pathlib import Path
 import pytest
 
 from guest import ID, IMAGE, Guest
+from starving import ASK, HOG, parse
+from ws.engine import RUNTIME
+from ws.shim.place import python_command
 
 PROJECT = {"main.c": "int main;\n", ".env": "TOKEN=1\n", ".git/HEAD": "ref: refs/heads/main\n"}
 
@@ -174,3 +178,37 @@ def test_what_was_kept_is_sound_and_nothing_is_left_of_what_was_removed(guest: G
         str(path) for part in ("workspaces", "names", "run", "pending", "staging") for path in (state / part).iterdir()
     ]
     assert left == []
+
+
+def test_one_that_takes_all_it_gets_leaves_its_user_and_others_some(guest: Guest, box: str) -> None:
+    """The kernel counts twice: in the container's own user namespace, and for the user who has it (issue 10, A7)."""
+    python = python_command(RUNTIME)
+    other = f"{box}-other"
+    guest.says("create", "--name", other, "--image", IMAGE)
+    try:
+        (guest.home / "hog.py").write_text(HOG)
+        os.chown(guest.home / "hog.py", ID, ID)
+        guest.says("cp", str(guest.home / "hog.py"), f"{box}:hog.py")
+        shell(guest, box, f"{' '.join(python)} hog.py > said 2>&1 &")
+        deadline = time.monotonic() + 60
+        while "done" not in (said := shell(guest, box, "busybox cat said")):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.2)
+        taken = parse(said)
+        assert taken["inotify"] >= 16
+        assert taken["aio"] == 0
+        found = parse(guest.says("exec", other, "--", *python, "-c", ASK))
+        assert {name for name, got in found.items() if got} >= {"inotify", "signals", "timers"}
+        asked = guest.run(sys.executable, "-I", "-c", ASK)
+        assert asked.returncode == 0, asked.stderr
+        assert {name for name, got in parse(asked.stdout).items() if got} >= {"inotify", "signals", "timers", "pipes"}
+        limits = shell(
+            guest, box, "busybox cat /proc/sys/user/max_inotify_instances /proc/sys/user/max_user_namespaces"
+        )
+        assert limits.split() == [str(max(16, read_limit() // 8)), "0"]
+    finally:
+        guest.ws("rm", other)
+
+
+def read_limit() -> int:
+    return int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import resource
 from pathlib import Path
@@ -15,8 +16,9 @@ from ws.engine.endpoints import parse_endpoint, shorten_socket
 from ws.engine.imaging import read_changes, read_packages
 from ws.errors import EngineUnavailable, InvalidRequest
 from ws.layout import Ids, Options
+from ws.subordinate_ids import FIRST
 
-LIMITS = {"nofile": 20_000, "nproc": 4_096}
+LIMITS = {"nofile": 20_000, "nproc": 4_096, "sigpending": 8_000, "msgqueue": 819_200}
 
 UNIFIED = "31 23 0:28 / {root} rw - cgroup2 cgroup2 rw\n"
 LEGACY = (
@@ -56,7 +58,18 @@ def spec(tmp_path: Path) -> ContainerSpec:
 
 def test_ulimits_stay_below_those_of_the_engine(spec: ContainerSpec) -> None:
     plan = plan_container(spec, hard_limits=LIMITS)
-    assert {limit.name: limit.value for limit in plan.ulimits} == {"nofile": 20_000, "nproc": 4_096, "core": 0}
+    assert {limit.name: limit.value for limit in plan.ulimits} == {
+        "nofile": 20_000,
+        "nproc": 4_096,
+        "sigpending": 1_000,
+        "msgqueue": 102_400,
+        "core": 0,
+    }
+
+
+def test_with_host_ids_of_its_own_a_container_has_a_limit_on_processes_too(spec: ContainerSpec) -> None:
+    own = dataclasses.replace(spec, ids=Ids(1000, 1000, FIRST + 1000, FIRST + 1000))
+    assert {limit.name: limit.value for limit in plan_container(own, hard_limits=LIMITS).ulimits}["nproc"] == 99
 
 
 def test_hard_limits_are_those_of_the_engines_own_process() -> None:
@@ -122,8 +135,7 @@ def test_a_rootless_container_has_the_limits_that_its_user_may_set(spec: Contain
     plan = plan_container(spec, hard_limits=LIMITS)
     body = podman_spec.plan_create(spec, plan, rootless=True, limits={"pids"})
     assert body["resource_limits"] == {"pids": {"limit": 99}}
-    assert "idmappings" not in body
-    assert body["userns"] == {"nsmode": "host"}
+    assert body["userns"] == {"nsmode": "private"}, "for limits of its own"
 
 
 def test_a_rootless_user_has_the_controllers_that_are_delegated(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from ws.engine.base import (
     ContainerSpec,
 )
 from ws.errors import InvalidRequest
+from ws.subordinate_ids import FIRST
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CPU_PERIOD_US = 100_000
@@ -51,7 +52,18 @@ UNSET = (
 )
 
 _NOFILE = 65_536
+# Signals that wait, POSIX timers, bytes of POSIX message queues: counted by user, and once more for the owner of the
+# container's user namespace, who is root on podman and the user themselves rootless. So a container has a share.
+_SIGPENDING = 4_096
+_MSGQUEUE_BYTES = 102_400  # one queue of the usual size
+_SHARE = 8
 _PID_MAX = 4_194_304  # the kernel's PID_MAX_LIMIT: as good as no limit
+_NUMBERS = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "nproc": resource.RLIMIT_NPROC,
+    "sigpending": resource.RLIMIT_SIGPENDING,
+    "msgqueue": resource.RLIMIT_MSGQUEUE,
+}
 _SHM_BYTES = 64 << 20
 _MOUNT_POINT_BYTES = 64 << 10
 
@@ -133,12 +145,21 @@ def plan_container(spec: ContainerSpec, *, hard_limits: dict[str, int]) -> Conta
         ),
         ulimits=(
             Ulimit("nofile", min(_NOFILE, hard_limits["nofile"])),
-            # Counted per user, and on docker over all containers and the host: pids are limited by cgroup.
-            Ulimit("nproc", min(_PID_MAX, hard_limits["nproc"])),
+            Ulimit("nproc", min(_nproc(spec), hard_limits["nproc"])),
+            Ulimit("sigpending", min(_SIGPENDING, hard_limits["sigpending"] // _SHARE)),
+            Ulimit("msgqueue", min(_MSGQUEUE_BYTES, hard_limits["msgqueue"] // _SHARE)),
             Ulimit("core", 0),
         ),
         cpu_quota_us=max(1_000, int(options.cpus * CPU_PERIOD_US)),
     )
+
+
+def _nproc(spec: ContainerSpec) -> int:
+    """Processes of a user: as many as the container may have, where no other container has that user.
+
+    With ids in common it is as good as no limit, and the pids are limited by cgroup alone.
+    """
+    return spec.options.pids if spec.ids.host_uid - spec.ids.uid >= FIRST else _PID_MAX
 
 
 def first_id(labels: Mapping[str, str]) -> int:
@@ -149,12 +170,14 @@ def first_id(labels: Mapping[str, str]) -> int:
 
 def read_hard_limits(pid: int | None = None) -> dict[str, int]:
     """Hard limits of a process, no higher than our own; ours alone when it cannot be read."""
-    limits = {
-        "nofile": _finite(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
-        "nproc": _finite(resource.getrlimit(resource.RLIMIT_NPROC)[1]),
-    }
+    limits = {name: _finite(resource.getrlimit(number)[1]) for name, number in _NUMBERS.items()}
     if pid:
-        names = {"Max open files": "nofile", "Max processes": "nproc"}
+        names = {
+            "Max open files": "nofile",
+            "Max processes": "nproc",
+            "Max pending signals": "sigpending",
+            "Max msgqueue size": "msgqueue",
+        }
         try:
             with open(f"/proc/{pid}/limits", encoding="ascii") as file:
                 for line in file:

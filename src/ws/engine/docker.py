@@ -39,6 +39,7 @@ from ws.engine.imaging import follow_build, pack_context, read_changes, read_cou
 from ws.engine.inside import settle_directories
 from ws.engine.network import confine_network
 from ws.engine.passwd import name_users
+from ws.engine.ptys import limit_ptys
 from ws.engine.users import resolve_user
 from ws.errors import (
     ContainerDied,
@@ -209,6 +210,7 @@ class DockerEngine:
             raise ContainerDied(f"container {container_id[:12]} {how}", hint="its command may not run there")
         uid, _, gid = found["Config"]["User"].partition(":")
         settle_directories(state.pid, int(uid), int(gid))
+        limit_ptys(state.pid)
         if state.first_id:
             name_users(state.pid, state.first_id, int(uid), int(gid))
         if found["HostConfig"]["NetworkMode"] != "none":

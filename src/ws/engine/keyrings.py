@@ -1,7 +1,7 @@
 """How many containers podman can run at once, as far as the kernel's keyrings go.
 
-runc makes a session keyring for each container. Rootful, root in every container of ours is the same user on the host,
-and a user who is not root may have 200 keys, of 20,000 bytes in all: the 201st container does not start.
+runc makes a session keyring for each container, and a user who is not root may have 200 keys, of 20,000 bytes in all.
+Where containers have their ids in common, root in every one of them is the same user: the 201st does not start.
 """
 
 from __future__ import annotations

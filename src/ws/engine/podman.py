@@ -38,11 +38,13 @@ from ws.engine.confinement import first_id, plan_container, read_hard_limits
 from ws.engine.execution import ExecState, run_exec
 from ws.engine.imaging import follow_build, pack_context, read_changes, read_counted, stamp_of
 from ws.engine.inside import settle_directories
+from ws.engine.namespace_limits import restrict_namespace
 from ws.engine.network import confine_network
 from ws.engine.podman_connection import SLOW_S, PodmanConnection
 from ws.engine.podman_service import check_same_view, is_rootless, real_uid
 from ws.engine.podman_spec import IdRange, plan_create, read_id_range
 from ws.engine.processes import find_by_argument
+from ws.engine.ptys import limit_ptys
 from ws.errors import (
     ContainerDied,
     EngineError,
@@ -205,6 +207,8 @@ class PodmanEngine:
             raise ContainerDied(f"container {container_id[:12]} {how}", hint="its command may not run there")
         uid, _, gid = found["Config"]["User"].partition(":")
         settle_directories(state.pid, int(uid), int(gid))
+        restrict_namespace(state.pid)
+        limit_ptys(state.pid)
         if found["HostConfig"]["NetworkMode"] != "none":
             confine_network(state.pid)
         return state

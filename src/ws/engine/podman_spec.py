@@ -102,15 +102,13 @@ def plan_create(spec: ContainerSpec, plan: ContainerPlan, *, rootless: bool, lim
         # What a container writes outside the workspace dies with it: its layer needs no syncing.
         "volatile": True,
     }
-    if rootless:
-        body["userns"] = {"nsmode": "host"}
-    else:
-        ids = range_of(spec.ids)
-        body["userns"] = {"nsmode": "private"}
-        body["idmappings"] = {
-            "UIDMap": [{"container_id": 0, "host_id": ids.uid, "size": ID_COUNT}],
-            "GIDMap": [{"container_id": 0, "host_id": ids.gid, "size": ID_COUNT}],
-        }
+    # Rootless too: a namespace of the container's own has limits of its own, with the ids of podman's one inside.
+    ids = range_of(spec.ids)
+    body["userns"] = {"nsmode": "private"}
+    body["idmappings"] = {
+        "UIDMap": [{"container_id": 0, "host_id": ids.uid, "size": _id_count("uid", rootless=rootless)}],
+        "GIDMap": [{"container_id": 0, "host_id": ids.gid, "size": _id_count("gid", rootless=rootless)}],
+    }
     resources = {
         "pids": {"limit": options.pids},
         "memory": {"limit": options.memory_bytes, "swap": options.memory_bytes},
@@ -118,6 +116,18 @@ def plan_create(spec: ContainerSpec, plan: ContainerPlan, *, rootless: bool, lim
     }
     body["resource_limits"] = {name: limit for name, limit in resources.items() if name in limits}
     return body
+
+
+def _id_count(kind: str, *, rootless: bool) -> int:
+    """How many ids a container has: rootless no more than the user was given, as far as they follow each other."""
+    if not rootless:
+        return ID_COUNT
+    known = 0
+    with open(f"/proc/self/{kind}_map", encoding="ascii") as file:
+        for first, _, count in sorted(tuple(map(int, line.split())) for line in file):
+            if first == known:
+                known += count
+    return min(ID_COUNT, known)
 
 
 def _mounts(plan: ContainerPlan) -> list[dict[str, Any]]:

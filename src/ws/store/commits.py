@@ -24,7 +24,7 @@ from typing import Any
 from ws import durable
 from ws.errors import InvalidName, SnapshotAmbiguous, SnapshotNotFound, StoreDamaged, TagExists
 from ws.store.packs import COMMIT, PackWriter
-from ws.store.references import numbers_of, read_ref, references_of
+from ws.store.references import ids_that_begin, numbers_of, read_ref, references_of
 from ws.store.repository import Store
 
 _IDENTITY = b"ws <ws@localhost>"
@@ -234,10 +234,9 @@ def find_snapshot(store: Store, workspace: str, wanted: str) -> Snapshot:
         return read_snapshot(store, tagged)
     if not _PREFIX.fullmatch(wanted):
         raise missing
-    ids = references_of(store, workspace)
-    # A damaged reference stands in the way of no other snapshot: it is looked for only when none of them fits.
-    fitting = [commit for commit in ids.values() if commit.startswith(wanted)]
-    if not fitting:
+    fitting = sorted(ids_that_begin(store, workspace, wanted))
+    if not fitting:  # a damaged reference stands in the way of no other snapshot: it is looked for last
+        ids = references_of(store, workspace)
         found = [_checked(store, workspace, number, "") for number, commit in ids.items() if not commit]
         fitting = [commit for commit in found if commit.startswith(wanted)]
     if len(fitting) > 1:

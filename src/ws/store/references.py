@@ -63,6 +63,24 @@ def references_of(store: Store, workspace: str) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
+def ids_that_begin(store: Store, workspace: str, begin: str) -> set[str]:
+    """The ids of a workspace's snapshots that begin so; looks at no other line of `packed-refs`."""
+    prefix = f"refs/workspaces/{workspace}/"
+    entries = [entry for entry in _listed(os.path.join(store.path, prefix)) if entry.isdecimal()]
+    loose = {entry: _read_loose(store, prefix + entry) for entry in entries}
+    found = {oid for oid in loose.values() if oid and oid.startswith(begin)}
+    with _open_packed(store) as packed:
+        section = b"\n" + _section(packed, prefix.encode())
+    at, wanted = -1, b"\n" + begin.encode()
+    while (at := section.find(wanted, at + 1)) >= 0:
+        line = section[at + 1 : section.find(b"\n", at + 1)].decode("ascii", "replace")
+        oid, _, name = line.partition(" ")
+        number = name.removeprefix(prefix)
+        if _ID.fullmatch(oid) and number.isdecimal() and not loose.get(number):
+            found.add(oid)
+    return found
+
+
 def numbers_of(store: Store, workspace: str) -> list[int]:
     """The numbers of a workspace's snapshots, oldest first; opens none of the references."""
     prefix = f"refs/workspaces/{workspace}/"

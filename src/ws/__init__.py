@@ -14,30 +14,59 @@ if TYPE_CHECKING:
     import os
     from typing import Any
 
+    from ws import errors, fs, toolbox
     from ws.directories import RewindableDirectory
     from ws.errors import WorkspaceError
+    from ws.fs.host import HostFilesystem
+    from ws.fs.memory import MemoryFilesystem
+    from ws.fs.protocol import Filesystem, GrepQuery, Limits
     from ws.history import Snapshot
     from ws.listing import WorkspaceInfo
     from ws.manager import Manager
     from ws.remote.results import ExecResult
+    from ws.toolbox.approval import Approval
+    from ws.toolbox.policy import CommandPolicy
+    from ws.toolbox.router import Router
+    from ws.tools.context import Caps
     from ws.workspace import Workspace
 
 __all__ = [
+    "Approval",
+    "Caps",
+    "CommandPolicy",
     "ExecResult",
+    "Filesystem",
+    "GrepQuery",
+    "HostFilesystem",
+    "Limits",
     "Manager",
+    "MemoryFilesystem",
     "RewindableDirectory",
+    "Router",
     "Snapshot",
     "Workspace",
     "WorkspaceError",
     "WorkspaceInfo",
     "create",
+    "errors",
+    "fs",
     "open",
+    "toolbox",
 ]
 
 _HOMES = {
+    "Approval": "ws.toolbox.approval",
+    "Caps": "ws.tools.context",
+    "CommandPolicy": "ws.toolbox.policy",
     "ExecResult": "ws.remote.results",
+    "Filesystem": "ws.fs.protocol",
+    "GrepQuery": "ws.fs.protocol",
+    "HostFilesystem": "ws.fs.host",
+    "Limits": "ws.fs.protocol",
     "Manager": "ws.manager",
+    "MemoryFilesystem": "ws.fs.memory",
     "RewindableDirectory": "ws.directories",
+    "Router": "ws.toolbox.router",
     "Snapshot": "ws.history",
     "Workspace": "ws.workspace",
     "WorkspaceError": "ws.errors",
@@ -46,10 +75,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'ws' has no attribute {name!r}")
     from importlib import import_module
 
+    if name in ("errors", "fs", "toolbox"):
+        return import_module(f"ws.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ws' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 

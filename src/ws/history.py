@@ -38,6 +38,7 @@ from ws.store.repository import Store
 Kind = Literal["base", "snapshot", "safety"]
 
 TURN_TIMEOUT_S = 60.0
+_COUNTED = re.compile(r"(.*)[@~](\d{1,9})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +134,24 @@ def read_history(home: Home, store: Store, workspace_id: str) -> list[Snapshot]:
 
 
 def find_target(store: Store, record: WorkspaceRecord, wanted: str | None) -> Target:
-    """What somebody means: an id or a unique prefix, a tag, `~N`, `base`; by default the newest snapshot.
+    """The snapshot that the caller means: an id or a unique prefix, a tag, `base`; by default the newest.
 
-    Safety snapshots have ids like all others, but `~N` and the default pass over them: they mean what somebody kept
-    on purpose, also after a restore. Raises SnapshotNotFound, SnapshotAmbiguous.
+    `@N` is the N-th before the newest, `ID@N` and `TAG@N` the N-th before that one; `~N` is an older spelling, which
+    shells expand. Safety snapshots have ids like all others, but counting and the default pass over them: they mean
+    what the user kept, also after a restore. Raises SnapshotNotFound, SnapshotAmbiguous.
     """
     if wanted == "base":
         return Target(0, record.origin_tree, "base")
-    if wanted is None or re.fullmatch(r"~\d{1,9}", wanted):
-        return _kept_on_purpose(store, record, int((wanted or "~0")[1:]))
+    if wanted is None:
+        return _kept_on_purpose(store, record, 0, wanted="@0")
     try:
         return _target(commits.find_snapshot(store, record.id, wanted))
     except SnapshotNotFound:
-        raise _not_found(record, wanted) from None
+        counted = _COUNTED.fullmatch(wanted)
+    if counted is None:
+        raise _not_found(record, wanted)
+    start = find_target(store, record, counted[1]).number if counted[1] else None
+    return _kept_on_purpose(store, record, int(counted[2]), start=start, wanted=wanted)
 
 
 def find_number(store: Store, record: WorkspaceRecord, number: int) -> Target:
@@ -158,19 +164,22 @@ def find_number(store: Store, record: WorkspaceRecord, number: int) -> Target:
     return _target(commits.read_snapshot(store, commit))
 
 
-def _kept_on_purpose(store: Store, record: WorkspaceRecord, back: int) -> Target:
+def _kept_on_purpose(
+    store: Store, record: WorkspaceRecord, back: int, *, start: int | None = None, wanted: str
+) -> Target:
+    """The `back`-th of the user's own snapshots before the newest, or before number `start`."""
     left = back
     waiting = {safety.number for safety in record.history.unsettled}  # that git does not have yet: nothing to look for
-    for number in range(record.history.count, -1, -1):
+    for number in range(record.history.count if start is None else start, -1, -1):
         commit = None if number in waiting else commits.snapshot_id(store, record.id, number)
         stored = commits.read_snapshot(store, commit) if commit else None
-        if stored and stored.facts["kind"] != "safety":
+        if stored and (stored.facts["kind"] != "safety" or number == start):
             if left == 0:
                 return _target(stored)
             left -= 1
     if left == 0:
         return Target(0, record.origin_tree, "base")
-    raise _not_found(record, f"~{back}")
+    raise _not_found(record, wanted)
 
 
 def _target(stored: commits.Snapshot) -> Target:

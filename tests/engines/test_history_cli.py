@@ -512,3 +512,20 @@ def test_a_diff_of_nothing_changed_is_quick_and_adds_no_layer(stage: Stage, box:
         assert len(os.listdir(packs)) == count
         assert workspace.record().layers == ()
         workspace.close()
+
+
+def test_a_snapshot_is_counted_back_from_the_newest_or_from_another(stage: Stage, box: str) -> None:
+    ids = []
+    for number in range(4):
+        sh(stage, box, f"echo {number} > counted")
+        ids.append(said(stage, "snapshot", box, "--tag", f"count-{number}").strip())
+    assert stage.run("restore", box, "count-0").returncode == 0  # its safety snapshot is not counted
+    cases = {"@0": 3, "@1": 2, "~1": 2, "count-2@0": 2, "count-2@2": 0, "count-3~1": 2, f"{ids[3]}@3": 0}
+    for wanted, number in cases.items():
+        found = stage.run("diff", box, wanted, f"count-{number}", "--name-status")
+        assert (found.returncode, found.stdout) == (0, b""), wanted
+    for missing in ("@99", "count-9@0", "count-1@99", "@", "x@y"):
+        assert stage.run("diff", box, missing, "count-0").returncode == 3, missing
+    for bash in ("ws diff {0} @1 count-2", "ws diff {0} count-3@1 count-2"):
+        line = bash.format(box).replace("ws ", f"{sys.executable} -m ws ", 1)
+        assert subprocess.run(["bash", "-c", line], env=stage.env, check=True, capture_output=True).stdout == b""

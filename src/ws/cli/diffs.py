@@ -35,7 +35,7 @@ _KINDS = {"d": "directory", "f": "file", "c": "file", "l": "symlink", "p": "fifo
     examples=[
         ("ws diff demo", "from the newest snapshot to the workspace as it is now"),
         ("ws diff demo base --stat", "all that changed since it was made, in short"),
-        ("ws diff demo green ~0 --name-status", "between two snapshots, a letter and a path each"),
+        ("ws diff demo green @0 --name-status", "between two snapshots, a letter and a path each"),
     ],
 )
 @name_argument

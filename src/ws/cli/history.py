@@ -200,8 +200,8 @@ def _iso(when: float) -> str:
     own_statuses={**_NO_SNAPSHOT, "8": "nothing was restored; the workspace is as it was"},
     examples=[
         ("ws restore demo", "the newest snapshot, every path of it"),
-        ("ws restore demo green", "by its tag; an id or the beginning of one, `base` and ~1 do as well"),
-        ("ws restore demo ~1 --dry-run", "say what would be done"),
+        ("ws restore demo green", "by its tag; an id or the beginning of one, `base` and @1 do as well"),
+        ("ws restore demo @1 --dry-run", "say what would be done"),
     ],
 )
 @name_argument
@@ -213,7 +213,8 @@ def restore_verb(name: str, snapshot: str | None, *, dry_run: bool, as_json: boo
 
     Every path is as it was, also what git ignores, also .git. The workspace's processes are ended. What is there now
     is kept in a safety snapshot first, so `ws undo` takes the restore back. SNAPSHOT is an id or a unique beginning of
-    one, a tag, `base`, or ~N for the N-th before the newest; by default the newest that was taken on purpose.
+    one, a tag, `base`, or @N for the N-th before the newest (TAG@N: before that one); by default the newest that was
+    taken on purpose.
     """
     workspace = session.open_named(name)
     if dry_run:

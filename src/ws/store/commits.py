@@ -214,19 +214,15 @@ def newest_snapshot(store: Store, workspace: str, *, after: int = -1) -> Snapsho
 
 
 def find_snapshot(store: Store, workspace: str, wanted: str) -> Snapshot:
-    """The snapshot that a user means: an id or a unique prefix of one, a tag, `base`, `~N` (N before the
-    newest).
+    """The snapshot that a user means: an id or a unique prefix of one, a tag, `base`.
 
     `base` is the first one, from which all others come.
     Raises SnapshotNotFound, SnapshotAmbiguous.
     """
     missing = SnapshotNotFound(f"there is no snapshot {wanted!r}", hint="`ws log` lists the snapshots")
-    if wanted == "base" or re.fullmatch(r"~\d{1,9}", wanted):
+    if wanted == "base":
         numbers = numbers_of(store, workspace)
-        back = len(numbers) - 1 if wanted == "base" else int(wanted[1:])
-        if back < 0 or back >= len(numbers):
-            raise missing
-        commit = snapshot_id(store, workspace, numbers[-1 - back])
+        commit = snapshot_id(store, workspace, numbers[0]) if numbers else None
         if commit is None:
             raise missing
         return read_snapshot(store, commit)

@@ -15,6 +15,7 @@ import pytest
 
 from apply_bench import Bench
 from ws.removing import remove_tree
+from ws.store import git_contents
 
 TRIPWIRE = "touch {}; false"
 
@@ -174,6 +175,20 @@ def test_what_git_only_reads_comes_if_it_is_what_its_name_says(
     (bench.ours / path).unlink()
     bench.apply()
     assert not (bench.source / path).exists(), "it goes as it came"
+
+
+def test_objects_that_say_much_in_few_bytes_are_not_all_unpacked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git_contents.Budget.__init__, "__defaults__", (3 << 20,))
+    git(bench.source, "init", "-q")
+    bench.begin()
+    names = []
+    for number in range(5):
+        put(bench.ours / "zeros", "0" * (1 << 20) + str(number))
+        names.append(git(bench.ours, "hash-object", "-w", "zeros").strip())
+    done = bench.apply()
+    came = [name for name in names if (bench.source / ".git" / "objects" / name[:2] / name[2:]).exists()]
+    assert len(came) == 2
+    assert len(done.withheld) == 3
 
 
 @pytest.mark.parametrize(
@@ -377,13 +392,14 @@ def test_an_allowed_file_that_was_refused_comes_once_it_is_good(bench: Bench) ->
     put(bench.source / "file")
     git(bench.source, "add", "file")
     bench.begin()
+    put(bench.ours / "other")
+    git(bench.ours, "add", "other")
     index = bench.ours / ".git" / "index"
     real = index.read_bytes()
     index.write_bytes(real[:-1] + bytes([real[-1] ^ 1]))
     assert bench.apply().withheld == (".git/index",)
+    assert git(bench.source, "ls-files") == "file\n"
     index.write_bytes(real)
-    put(bench.ours / "other")
-    git(bench.ours, "add", "other")
     assert bench.apply().withheld == ()
     assert git(bench.source, "ls-files") == "file\nother\n"
 

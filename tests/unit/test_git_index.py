@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forged_index import EXECUTABLE, LINK, make_index
+from forged_index import EMPTY_BLOB, EXECUTABLE, LINK, make_entry, make_index
 from ws.store.git_index import SHA256_BYTES, IndexRefused, parse_index
 from ws.store.git_names import is_refname
 
@@ -172,6 +172,29 @@ def test_padding_and_lengths_hide_nothing() -> None:
         changed[position : position + 1] = value
         with pytest.raises(IndexRefused):
             parse_index(bytes(changed) + hashlib.sha1(changed).digest())
+
+
+def test_paths_that_are_said_in_few_bytes_take_no_memory() -> None:
+    """In version 4 an entry of 70 bytes may have a path of thousands."""
+    tail = make_entry(b"x", 4, 0o100644, EMPTY_BLOB, 0xFFF - 1, None, b"")[:62]
+    body = [b"", make_entry(b"a" * 4000, 4, 0o100644, EMPTY_BLOB, 0, None, b"")]
+    count = 40_000
+    for number in range(count):
+        suffix = b"%08d" % number
+        strip = 0 if number == 0 else 8
+        flags = (4008).to_bytes(2, "big") if 4008 < 0xFFF else b"\x0f\xff"
+        body.append(tail[:60] + flags + bytes([strip]) + suffix + b"\0")
+    body[0] = struct.pack(">4sII", b"DIRC", 4, count + 1)
+    data = b"".join(body)
+    assert len(data) < 4 << 20
+    with pytest.raises(IndexRefused, match="too long together"):
+        parse_index(data + hashlib.sha1(data).digest())
+
+
+@pytest.mark.parametrize("name", [b"a/" * 256 + b"a", b"a" * 4097])
+def test_a_path_that_no_file_can_have_is_refused(name: bytes) -> None:
+    with pytest.raises(IndexRefused, match="too long"):
+        parse_index(make_index([name]))
 
 
 @given(st.data())

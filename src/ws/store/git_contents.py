@@ -27,8 +27,9 @@ from ws.store.git_index import SHA1_BYTES, SHA256_BYTES, IndexRefused, parse_ind
 from ws.store.git_names import is_ref_path, is_refname
 
 _MAX_TEXT_BYTES = 64 << 20
-_MAX_INDEX_BYTES = 512 << 20
-_MAX_INFLATED_BYTES = 1 << 30
+_MAX_INDEX_BYTES = 256 << 20
+_MAX_INFLATED_BYTES = 1 << 30  # of one object
+_MAX_ALL_INFLATED_BYTES = 16 << 30  # of all objects that one apply checks: a few bytes can say a thousand times as many
 _INFLATE_BYTES = 1 << 20
 _MAX_HEADER_BYTES = 64
 
@@ -54,6 +55,13 @@ class Refused(ValueError):
     """The file does not pass the check of its kind; the message says why."""
 
 
+@dataclass(slots=True)
+class Budget:
+    """How much work the checks of one apply may still be."""
+
+    inflated_bytes: int = _MAX_ALL_INFLATED_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """One file of a git directory, as the workspace has it, and what its checks ask of the files around it."""
@@ -63,6 +71,7 @@ class Content:
     size_bytes: int
     neighbour_tail: Callable[[bytes, int], bytes]  # the last bytes of another file of the git directory, as applied
     hash_bytes: int | None  # the length of an id in this git directory; None: it cannot be told
+    budget: Budget
     hidden: Callable[[], frozenset[bytes]]  # by assume-unchanged or skip-worktree in the host's own index
 
 
@@ -177,6 +186,9 @@ def _check_loose(content: Content) -> None:
     for data in _inflate(content.chunks()):
         hashing.update(data)
         size += len(data)
+        content.budget.inflated_bytes -= len(data)
+        if content.budget.inflated_bytes < 0:
+            raise Refused("there are too many objects to check")
         if expected < 0:
             header = (header + data)[:_MAX_HEADER_BYTES]
             match = _OBJECT_HEADER.match(header)

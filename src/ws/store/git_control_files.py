@@ -78,6 +78,7 @@ class ControlFiles:
         self._top = top
         self._host_names: dict[bytes, frozenset[bytes] | None] = {}
         self._formats: dict[bytes, int | None] = {}
+        self._budget = git_contents.Budget()
 
     def withheld(self, changes: Mapping[bytes, Change]) -> dict[bytes, Withheld]:
         """The changed paths that do not come unasked. Raises StoreDamaged."""
@@ -225,6 +226,7 @@ class ControlFiles:
             size_bytes=file.meta.size,
             neighbour_tail=lambda name, count: self._after.tail(trees.join(directory, name), count),
             hash_bytes=self._format(directory),
+            budget=self._budget,
             hidden=hidden,
         )
 

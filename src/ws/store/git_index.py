@@ -32,6 +32,9 @@ _NAME_MASK = 0xFFF
 _ASSUME_VALID, _EXTENDED, _STAGE = 0x8000, 0x4000, 0x3000
 _SKIP_WORKTREE, _INTENT_TO_ADD = 0x4000, 0x2000
 _ALIGNMENT = 8
+_MAX_NAME_BYTES = 4096
+_MAX_NAME_PARTS = 256
+_MAX_NAMES_BYTES = 64 << 20  # of all entries: version 4 says a long path in a few bytes
 
 
 class IndexRefused(ValueError):
@@ -105,11 +108,14 @@ def staged_content(data: bytes) -> bytes | None:
 
 def _read_entries(body: bytes, version: int, count: int, hash_bytes: int) -> list[_Entry]:
     entries: list[_Entry] = []
-    at, previous = _HEADER_BYTES, b""
+    at, previous, names_bytes = _HEADER_BYTES, b"", 0
     for _ in range(count):
         entry = _read_entry(body, at, version, hash_bytes, previous)
         entries.append(entry)
         at, previous = entry.end, entry.name
+        names_bytes += len(previous)
+        if names_bytes > _MAX_NAMES_BYTES:
+            raise IndexRefused("its paths are too long together")
     return entries
 
 
@@ -142,6 +148,8 @@ def _read_entry(body: bytes, start: int, version: int, hash_bytes: int, previous
             raise IndexRefused("an entry is not padded with zeros")
     if end < 0:
         raise IndexRefused("a path has no end")
+    if len(name) > _MAX_NAME_BYTES or name.count(b"/") >= _MAX_NAME_PARTS:
+        raise IndexRefused("a path is too long")
     if flags & _NAME_MASK != min(len(name), _NAME_MASK):
         raise IndexRefused("an entry has a wrong length")
     if mode not in _MODES:

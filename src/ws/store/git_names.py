@@ -12,7 +12,7 @@ import unicodedata
 from ws.store import names
 
 _DOT_GIT = re.compile(r"(?:\.git|git~\d)[ .]*(?::.*)?", re.DOTALL)
-_REF_PART = re.compile(rb"[^\x00-\x20\x7f~^:?*\[\\./@{-][^\x00-\x20\x7f~^:?*\[\\/]*")
+_REF_PART = re.compile(rb"[^\x00-\x20\x7f~^:?*\[\\./-][^\x00-\x20\x7f~^:?*\[\\/]*")
 _MAX_REF_BYTES = 1024
 
 

@@ -23,6 +23,8 @@ from ws import durable
 from ws.errors import StateError
 from ws.host_facts import Original
 from ws.layout import Home
+from ws.record_files import MISSING, parse_json, read_state_file
+from ws.removing import remove_tree
 
 KEPT = 16  # records of a workspace
 _MAX_BYTES = 256 << 20
@@ -53,7 +55,7 @@ class ApplyRecord:
     def from_bytes(cls, data: bytes) -> ApplyRecord:
         """Raises StateError."""
         try:
-            fields: dict[str, Any] = json.loads(data)
+            fields: dict[str, Any] = parse_json(data)
             given = fields.pop("originals")
             originals = {os.fsencode(path): Original.from_json(value) for path, value in given.items()}
             record = cls(originals=originals, **fields)
@@ -63,7 +65,7 @@ class ApplyRecord:
             if not all(len(bytes.fromhex(tree)) == 20 for tree in record.trees()):
                 raise ValueError("a tree has no id")
             return record
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(f"the record of an apply cannot be read: {error}") from error
 
 
@@ -75,17 +77,15 @@ def list_numbers(home: Home, workspace_id: str) -> list[int]:
     """The applies of a workspace that are recorded, oldest first."""
     try:
         names = os.listdir(home.applies(workspace_id))
-    except FileNotFoundError:
+    except MISSING:
         return []
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 10)
 
 
 def read_apply(home: Home, workspace_id: str, number: int) -> ApplyRecord:
     """Raises StateError when it is damaged, FileNotFoundError."""
     path = _path(home, workspace_id, number)
-    if os.stat(path).st_size > _MAX_BYTES:
-        raise StateError(f"{path} is too large to be the record of an apply")
-    record = ApplyRecord.from_bytes(durable.read_file(path))
+    record = ApplyRecord.from_bytes(read_state_file(path, max_bytes=_MAX_BYTES))
     if record.number != number:
         raise StateError(f"{path} is the record of another apply")
     return record
@@ -103,14 +103,14 @@ def next_number(home: Home, workspace_id: str) -> int:
 
 
 def forget_apply(home: Home, workspace_id: str, number: int) -> None:
-    durable.unlink(_path(home, workspace_id, number))
+    remove_tree(_path(home, workspace_id, number))
+    durable.sync_directory(home.applies(workspace_id))
 
 
 def forget_oldest(home: Home, workspace_id: str) -> None:
     """Keep the newest records only."""
     for number in list_numbers(home, workspace_id)[:-KEPT]:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(_path(home, workspace_id, number))
+        remove_tree(_path(home, workspace_id, number))
 
 
 def needed_trees(home: Home, workspace_id: str) -> set[str]:

@@ -34,6 +34,9 @@ from ws.claiming import touch
 from ws.errors import InvalidRequest, SourceChanged, SourceRefused, StateError
 from ws.layers import is_synced, mark_synced
 from ws.layout import Home, Ids, boot_id
+from ws.record_fields import construct, is_component
+from ws.record_files import damaged, read_json
+from ws.record_types import RULES, Count, TreeId
 from ws.removing import remove_tree
 from ws.store.checkout import host_layer, materialise
 from ws.store.copying import finish_copy
@@ -42,7 +45,7 @@ from ws.store.packs import PackWriter
 from ws.store.reading import MOUNT_POINT, Rules
 from ws.store.repository import Store
 from ws.store.scan import Scan, Skipped, scan_tree
-from ws.store.statcache import StatCache
+from ws.store.statcache import StatCache, load_cache
 from ws.together import Together
 
 Progress = Callable[[str, int, int], None]
@@ -61,6 +64,17 @@ class Base:
     files: int
     bytes: int
     skipped: tuple[Skipped, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Info:
+    """The content of `info.json`."""
+
+    format: int
+    tree: TreeId
+    files: Count
+    bytes: int
+    boot: str
 
 
 _imports: Together[Base] = Together()
@@ -163,7 +177,7 @@ def _import_nothing(home: Home, ids: Ids) -> Base:
 
 def _import(home: Home, source: str, ids: Ids, exclude: tuple[str, ...], progress: Progress | None) -> Base:
     cache_path = home.at("imports", _cache_key(source, exclude, ids))
-    cache = _load_cache(cache_path)
+    cache = load_cache(cache_path)
     earlier = _earlier_base(home, cache)
     if cache and earlier and _unchanged(source, cache, earlier):
         return earlier
@@ -197,7 +211,7 @@ def scan_source(
     `source` is a path that `check_source` gave. `passing_over` are patterns of what ws itself may have left there.
     Raises InvalidRequest, SourceChanged, StateUnusable.
     """
-    cache = _load_cache(home.at("imports", _cache_key(source, tuple(exclude), ids)))
+    cache = load_cache(home.at("imports", _cache_key(source, tuple(exclude), ids)))
     earlier = _earlier_base(home, cache)
     if earlier is None:
         cache = None  # what it names may be gone from the store
@@ -227,19 +241,12 @@ def _cache_key(source: str, exclude: tuple[str, ...], ids: Ids) -> str:
     return hashlib.sha256(facts.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-def _load_cache(path: str) -> StatCache | None:
-    try:
-        with open(path, "rb") as file:
-            return StatCache.from_bytes(file.read())
-    except FileNotFoundError:
-        return None
-
-
 def _earlier_base(home: Home, cache: StatCache | None) -> Base | None:
     """The base that a cache speaks of, if it is whole."""
     if cache is None:
         return None
-    base = find_base(home, str(cache.facts["base"]))
+    key = cache.facts.get("base")
+    base = find_base(home, str(key)) if is_component(key) else None
     if base is None:
         return None
     skipped = tuple(Skipped(path, reason) for path, reason in cache.facts["skipped"])
@@ -348,12 +355,33 @@ def _rename_into_place(
 def find_base(home: Home, key: str) -> Base | None:
     """A base that is there and whole; None when it was not made, or may not have survived a crash."""
     try:
-        info = json.loads(durable.read_file(os.path.join(home.base(key), "info.json")))
-        if info["format"] != _FORMAT or (info["boot"] != boot_id() and not is_synced(home.base(key))):
-            return None
-        return Base(key, info["tree"], os.path.join(home.base(key), "data"), info["files"], info["bytes"])
-    except (OSError, ValueError, KeyError, TypeError):
+        info = _read_info(home, key)
+    except StateError:
         return None
+    if info is None or (info.boot != boot_id() and not is_synced(home.base(key))):
+        return None
+    return Base(key, info.tree, os.path.join(home.base(key), "data"), info.files, info.bytes)
+
+
+def _read_info(home: Home, key: str) -> _Info | None:
+    """What is recorded of a base; None when it was not made. Raises StateError when the record is damaged."""
+    path = info_path(home, key)
+    fields = read_json(path)
+    if fields is None:
+        return None
+    info = construct(_Info, fields, RULES)
+    if info.format != _FORMAT or info.tree != key.partition("-")[0]:
+        raise damaged(path, "it is the record of another base")
+    return info
+
+
+def info_path(home: Home, key: str) -> str:
+    return os.path.join(home.base(key), "info.json")
+
+
+def check_info(home: Home, key: str) -> None:
+    """Raises StateError when the record of a base is damaged; such a base is made again before it is used."""
+    _read_info(home, key)
 
 
 def ensure_base(home: Home, key: str, *, ids: Ids, announced: bool = False, progress: Progress | None = None) -> Base:

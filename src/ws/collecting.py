@@ -29,13 +29,13 @@ from dataclasses import dataclass
 
 from ws import apply_records, durable, layers, unused_bases
 from ws.errors import Busy, NotFound
+from ws.last_look import looked_trees
 from ws.layout import Home, WorkspaceRecord
 from ws.pool import waiting_containers
 from ws.records import read_record, read_records
 from ws.remote.runtime import current_key
 from ws.removing import remove_tree
-from ws.snapshots import looked_tree
-from ws.stacks import read_stack, stack_numbers
+from ws.stacks import forget_stack, read_stack, stack_numbers
 from ws.store import gc, locking, references
 from ws.store.reach import reach
 from ws.store.repository import Store
@@ -146,7 +146,7 @@ def _collect_layers_of(home: Home, workspace_id: str, size: Size, *, dry_run: bo
         stack = read_stack(home, record.id, number) if number not in dropped else None
         needed.update(stack.layers if stack else ())
     for number in () if dry_run else dropped:
-        os.unlink(home.stack(record.id, number))  # a cache: not worth a sync
+        forget_stack(home, record.id, number)  # a cache: not worth a sync
     unneeded = layers.layers_of(home, record.id) - needed
     return _release(home, unneeded, record.id, _marks(home, unneeded), size, dry_run=dry_run)
 
@@ -269,8 +269,8 @@ def _needed_trees(home: Home) -> set[str]:
     """The trees that no reference names, and that must stay."""
     needed: set[str] = set()
     for record in _records(home):
-        needed.update((record.tree, record.origin_tree, record.source_tree, looked_tree(home, record.id) or ""))
-        needed.add(record.applied_tree)
+        needed.update((record.tree, record.origin_tree, record.source_tree, record.applied_tree))
+        needed |= looked_trees(home, record.id)
         needed |= apply_records.needed_trees(home, record.id)
         needed.update(waiting.tree for waiting in record.history.unsettled)
     for key in os.listdir(home.at("bases")):

@@ -11,13 +11,14 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ws import containers, durable, layers, pool
+from ws import containers, durable, filesystem_kinds, layers, pool
 from ws.aside import Aside
 from ws.containers import EngineFor
+from ws.discard import discard, discard_unborn
 from ws.errors import Busy, WorkspaceError, WorkspaceExists
-from ws.layout import Home, Intent, Options, WorkspaceRecord
-from ws.records import read_record, write_record
-from ws.recovery import discard, discard_unborn
+from ws.layout import Home, Intent, Options, WorkspaceRecord, read_name
+from ws.records import find_workspace, read_record, write_record
+from ws.removing import remove_tree
 from ws.spec import WorkspaceSpec
 
 STOP_S = 0.8  # that an interrupted create is waited for; what takes longer ends by itself, or is left to recovery
@@ -139,15 +140,20 @@ def _claim_name(home: Home, record: WorkspaceRecord) -> None:
     try:
         os.symlink(record.id, link)
     except FileExistsError:
-        holder = os.readlink(link)
-        if read_record(home, holder) or os.path.exists(home.pending(holder)):
+        if _is_taken(home, record.name):
             raise name_taken(record.name) from None
-        # The link of a workspace that died between losing its directory and its name.
-        os.unlink(link)
+        # The link of a workspace that died between losing its directory and its name, or no link at all.
+        remove_tree(link)
         os.symlink(record.id, link)
-    if not durable.keeps_order(os.path.dirname(link)):
+    if not filesystem_kinds.keeps_order(os.path.dirname(link)):
         durable.sync_directory(os.path.dirname(link))
         durable.sync_directory(os.path.dirname(home.workspace(record.id)))
+
+
+def _is_taken(home: Home, name: str) -> bool:
+    """Whether a workspace has a name; one whose record is damaged has that of the link that leads to it."""
+    holder = find_workspace(home, name, removing=True) or read_name(home, name)
+    return holder is not None and (os.path.lexists(home.record(holder)) or os.path.lexists(home.pending(holder)))
 
 
 def options_of(spec: WorkspaceSpec, image: str) -> Options:

@@ -24,7 +24,7 @@ from ws.store import commits
 from ws.store.checkout import materialise
 from ws.store.repository import Store
 from ws.store.scan import scan_directory
-from ws.store.statcache import StatCache
+from ws.store.statcache import load_cache
 
 _AS_IT_IS = Ids(0, 0, 0, 0)  # owners are kept as the host has them
 
@@ -59,7 +59,7 @@ class RewindableDirectory(HostFilesystem):
         if tag is not None:
             commits.check_tag(tag)
         with durable.locked(self._turn, what=self._directory), Store(self._git_dir) as store, store.writing() as writer:
-            found = scan_directory(store, writer, self._directory, cache=self._load_cache())
+            found = scan_directory(store, writer, self._directory, cache=load_cache(self._cache))
             ids = commits.snapshot_ids(store, self._line)
             taken = commits.add_snapshot(
                 writer,
@@ -105,10 +105,3 @@ class RewindableDirectory(HostFilesystem):
                 durable.exchange(staged, self._directory)
             finally:
                 remove_tree(staged)
-
-    def _load_cache(self) -> StatCache | None:
-        try:
-            with open(self._cache, "rb") as file:
-                return StatCache.from_bytes(file.read())
-        except FileNotFoundError:
-            return None

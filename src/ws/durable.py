@@ -11,15 +11,15 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import functools
 import os
-import sys
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ws import reserve
+from ws import filesystem_kinds, reserve
 from ws.aside import Aside
 from ws.errors import Busy, NotFound, StateUnusable, WorkspaceError
+from ws.removing import remove_tree
 from ws.together import Together
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -28,8 +28,7 @@ _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 _SYNC_FILE_RANGE_WRITE = 2
 _READ_BYTES = 64 << 10
-_EXT4, _XFS, _BTRFS, _TMPFS = 0xEF53, 0x58465342, 0x9123683E, 0x01021994
-_FSID = 7 * ctypes.sizeof(ctypes.c_long)
+_MAX_READ_BYTES = 256 << 20  # of a small file; a damaged one may be a sparse terabyte
 
 # What the machine says of itself, not of the request: full, broken, read-only, not ours, no descriptors or memory left.
 _REFUSALS = frozenset(
@@ -64,7 +63,7 @@ def sync_filesystem(path: str) -> None:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for _ in range(2 if _lacks_journal(path) else 1):
+        for _ in range(2 if filesystem_kinds.lacks_journal(path) else 1):
             if _libc.syncfs(fd) != 0:
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code), path)
@@ -92,11 +91,13 @@ def syncing_ahead(path: str) -> Iterator[None]:
 
 def read_file(path: str) -> bytes:
     """The bytes of a small file. Every operation reads several, and a file object takes three times as long."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)  # a FIFO must not block
     try:
         data = os.read(fd, _READ_BYTES)
         while part := os.read(fd, _READ_BYTES):  # what the kernel tells of itself comes in pages
             data += part
+            if len(data) > _MAX_READ_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
         return data
     finally:
         os.close(fd)
@@ -112,7 +113,7 @@ def write_file(path: str, data: bytes, *, mode: int = 0o600, sync: bool = True) 
     temporary, fd = _stage(path, data, mode)
     try:
         try:
-            sync = sync or not _takes_bytes_along(temporary)
+            sync = sync or not filesystem_kinds.takes_bytes_along(temporary)
             if sync:
                 os.fsync(fd)
         finally:
@@ -120,7 +121,7 @@ def write_file(path: str, data: bytes, *, mode: int = 0o600, sync: bool = True) 
         if sync:
             _replace(temporary, path)
         else:
-            os.rename(temporary, path)
+            rename_over(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -134,7 +135,7 @@ def _replace(temporary: str, path: str) -> None:
     Without a journal the old name would lead to that other file after a power cut.
     """
     with _held_open(path):
-        os.rename(temporary, path)
+        rename_over(temporary, path)
         sync_directory(os.path.dirname(path))
 
 
@@ -150,6 +151,15 @@ def _held_open(*paths: str) -> Iterator[None]:
     finally:
         for fd in held:
             os.close(fd)
+
+
+def rename_over(temporary: str, path: str) -> None:
+    """Rename a file into its place, also where damage has left a directory: that one is removed."""
+    try:
+        os.rename(temporary, path)
+    except IsADirectoryError:
+        _renameat2(temporary, path, _RENAME_EXCHANGE)
+        remove_tree(temporary)
 
 
 def put_file(path: str, data: bytes = b"") -> None:
@@ -219,7 +229,7 @@ def write_files(
                 directory = os.path.dirname(path)
                 last = number + 1 == len(files)
                 moves_on = last or os.path.dirname(files[number + 1][0]) != directory
-                if last or (moves_on and not keeps_order(directory)):
+                if last or (moves_on and not filesystem_kinds.keeps_order(directory)):
                     sync_directory(directory)
     finally:
         for fd in opened:
@@ -233,51 +243,6 @@ def write_files(
 def start_writing(fd: int, start: int = 0, size_bytes: int = 0) -> None:
     """Begin to write a file, or a part of it, to disk, without waiting: a sync that comes later finds little left."""
     _libc.sync_file_range(fd, ctypes.c_int64(start), ctypes.c_int64(size_bytes), _SYNC_FILE_RANGE_WRITE)
-
-
-def keeps_order(path: str) -> bool:
-    """Whether the filesystem never shows a later rename without an earlier one after a power cut.
-
-    True of XFS and ext4, whose journal is one sequence; not of btrfs, where a sync logs one directory alone, nor of an
-    ext4 that was made without a journal, as small virtual machines have it.
-    """
-    return _filesystem(path)[0] in (_XFS, _EXT4) and not _lacks_journal(path)
-
-
-def _takes_bytes_along(path: str) -> bool:
-    """Whether a rename over a file never reaches the disk without the new bytes, also when these were not synced.
-
-    True of btrfs, and of ext4 by its journal: without one the name may lead to an inode that was never written.
-    """
-    return _filesystem(path)[0] in (_EXT4, _BTRFS, _TMPFS) and not _lacks_journal(path)
-
-
-def _lacks_journal(path: str) -> bool:
-    """Whether a path lies on an ext4 without a journal."""
-    kind, identity = _filesystem(path)
-    return kind == _EXT4 and not _has_journal(os.stat(path).st_dev, identity)
-
-
-@functools.lru_cache(maxsize=16)
-def _has_journal(device: int, _identity: bytes) -> bool:
-    """Whether the kernel says that an ext4 has a journal; what cannot be asked has none.
-
-    Asked once of a filesystem, for every snapshot wants to know. A device may become another filesystem's, so the
-    kernel's id of that counts too.
-    """
-    try:
-        name = os.path.basename(os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"))
-        return read_file(f"/sys/fs/ext4/{name}/journal_task").strip().isdigit()
-    except OSError:
-        return False
-
-
-def _filesystem(path: str) -> tuple[int, bytes]:
-    """What kind of filesystem a path lies on, by the kernel's number, and which; 0 when it does not say."""
-    found = ctypes.create_string_buffer(256)  # struct statfs: its first long is the kind, its eighth the id
-    if _libc.statfs(os.fsencode(path), found) != 0:
-        return 0, b""
-    return int.from_bytes(found.raw[:4], sys.byteorder), found.raw[_FSID : _FSID + 8]
 
 
 def rename(source: str, destination: str) -> None:
@@ -363,10 +328,7 @@ def acquire_lock(path: str, *, shared: bool = False, timeout_s: float = 10.0, wh
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     deadline = time.monotonic() + timeout_s
     pause_s = 0.001
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        raise NotFound(f"{what} is gone") from None
+    fd = _open_lock(path, what)
     try:
         while True:
             try:
@@ -389,6 +351,35 @@ def acquire_lock(path: str, *, shared: bool = False, timeout_s: float = 10.0, wh
     except BaseException:
         os.close(fd)
         raise
+    return fd
+
+
+_NOT_A_LOCK_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)
+
+
+def _open_lock(path: str, what: str) -> int:
+    """A lock file, open. It holds nothing but its lock, so one that is missing or damaged is made again.
+
+    A removal takes the directory of the lock away with it: without the directory, what the lock protects is gone.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        fd = os.open(path, flags)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno not in _NOT_A_LOCK_FILE:
+            raise
+    try:
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        write_file(path, b"", sync=False)
+        fd = os.open(path, flags)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFound(f"{what} is gone") from None
     return fd
 
 
@@ -449,16 +440,28 @@ def _appear_locked(path: str, data: bytes, *, sync: bool) -> int:
 
 
 def _in_the_way(path: str) -> Busy:
-    """Why there is an intent already: of the living, or of a dead one that recovery could not settle."""
-    try:
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+    """Why there is an intent already: of a living process, or of a dead one that recovery could not settle."""
+    if is_locked(path):
         return Busy("another operation on it is under way", hint="wait for it to end and try again")
     return Busy(
         "an operation on it was cut short, and what it left cannot be put right yet",
         hint="`ws doctor` says what is in the way; the next command tries again",
     )
+
+
+def is_locked(path: str) -> bool:
+    """Whether a process holds the exclusive lock of a file, such as an intent. Waits for nothing."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def create_lock_file(path: str) -> None:

@@ -14,9 +14,10 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ws import durable
+from ws.containers import EngineFor
 from ws.errors import (
     Busy,
     KernelRefused,
@@ -28,12 +29,15 @@ from ws.errors import (
     WorkspaceError,
     WorkspaceNotFound,
 )
-from ws.layout import Home, Intent, Operation, WorkspaceRecord
+from ws.layout import EngineName, Home, Intent, Operation, WorkspaceRecord
 from ws.records import read_record, write_record
-from ws.recovery import ensure_whole
+from ws.recovery import begin, ensure_whole
 from ws.stacks import Stack
 from ws.store import commits
 from ws.store.repository import Store
+
+if TYPE_CHECKING:
+    from ws.engine.base import Engine
 
 Kind = Literal["base", "snapshot", "safety"]
 
@@ -208,23 +212,49 @@ def no_cycles() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def turn(home: Home, workspace_id: str, operation: Operation) -> Iterator[tuple[WorkspaceRecord, Store]]:
-    """One snapshot, restore or fork of a workspace at a time; the record, caught up with the references.
+def turn(
+    home: Home, workspace_id: str, operation: Operation, engine_for: EngineFor | None = None
+) -> Iterator[tuple[WorkspaceRecord, Store]]:
+    """One snapshot, restore, fork or look of a workspace at a time; the record, caught up with the references.
 
+    Every operation that takes a turn begins with what a dead process left, in whichever operation that died: the lock
+    of the turn is had first, so that no other snapshot or restore can die in between. `engine_for` is needed only to
+    settle the start of a container; by default an engine is opened for that, and closed again.
     Raises Busy, WorkspaceNotFound, StateUnusable when the disk is full or broken.
     """
-    with _typed(workspace_id), _turn_lock(home, workspace_id):
+    with _typed(workspace_id), _turn_lock(home, workspace_id), _engines(home, engine_for) as engines:
         record = read_record(home, workspace_id)
         if record is None or record.state != "ready":
             raise WorkspaceNotFound(f"workspace {workspace_id} is gone")
         intent = Intent(workspace_id=workspace_id, operation=operation, engine=record.engine)
         with (
-            durable.intent(home.pending(workspace_id), intent.to_bytes(), sync=False) as announced,
+            begin(home, engines, intent, timeout_s=TURN_TIMEOUT_S) as announced,
             _typed(workspace_id, announced),
             Store(home.store, lasting=True) as store,
         ):
+            record = read_record(home, workspace_id)  # what was settled may have changed it
+            if record is None or record.state != "ready":
+                raise WorkspaceNotFound(f"workspace {workspace_id} is gone")
             record = _catch_up(home, store, record)
             yield record if record.container and record.container.alive() else ensure_whole(home, record), store
+
+
+@contextlib.contextmanager
+def _engines(home: Home, given: EngineFor | None) -> Iterator[EngineFor]:
+    """Engines by name, opened when they are first asked for; those that were opened here are closed at the end."""
+    opened: list[Engine] = []
+
+    def find(name: EngineName | None = None, runtime: str | None = None) -> Engine:
+        from ws.engine.choose import choose_engine
+
+        opened.append(choose_engine(name, home=home.root, runtime=runtime))
+        return opened[-1]
+
+    try:
+        yield given or find
+    finally:
+        for engine in opened:
+            engine.close()
 
 
 @contextlib.contextmanager
@@ -299,4 +329,4 @@ def remember_stack(home: Home, workspace_id: str, number: int, stack: Stack) -> 
     except FileNotFoundError:
         os.mkdir(os.path.dirname(path), 0o700)
         durable.put_file(temporary, stack.to_bytes())
-    os.rename(temporary, path)
+    durable.rename_over(temporary, path)

@@ -16,6 +16,7 @@ import os
 from ws import durable
 from ws.errors import LimitExceeded, StateUnusable
 from ws.layout import boot_id, process_start
+from ws.record_files import read_cached_json
 from ws.subordinate_ids import SLOT_IDS, IdSpan, reserve_span
 
 DIRECTORY = "/run/ws/ids"
@@ -90,12 +91,7 @@ def _taken(path: str) -> bool:
 
 def _read(path: str) -> dict[str, object]:
     """What a slot's file says; nothing when it cannot be read, as after a crash of the machine."""
-    try:
-        with open(path, "rb") as file:
-            known = json.loads(file.read(8192))
-        return known if isinstance(known, dict) else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
+    return read_cached_json(path) or {}
 
 
 def _write(directory: str, first: int, run_dir: str, pid: int) -> None:

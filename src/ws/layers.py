@@ -27,7 +27,7 @@ from ws import durable
 from ws.layout import Home, boot_id
 from ws.overlay import shown_xattrs
 from ws.removing import remove_tree
-from ws.stacks import read_stack, stack_numbers
+from ws.stacks import forget_stack, read_stack, stack_numbers
 
 
 def create_layer(home: Home, layer: str, user: str, *, like: str) -> str:
@@ -107,8 +107,7 @@ def forget_doubtful_stacks(home: Home, user: str) -> None:
     for number in stack_numbers(home, user):
         stack = read_stack(home, user, number)
         if stack is None or not all(is_trusted(home, layer) for layer in stack.layers):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(home.stack(user, number))
+            forget_stack(home, user, number)
 
 
 def share_layers(home: Home, layers: Iterable[str], user: str) -> None:

@@ -35,18 +35,61 @@ import dataclasses
 import json
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, TypeVar
 
-from ws import durable, reserve
+from ws import durable, home_format, reserve
 from ws.errors import StateError, StateUnusable
+from ws.process_identity import boot_id, process_start
+from ws.record_fields import construct, is_component
+from ws.record_files import parse_json
+from ws.record_types import (
+    RULES,
+    Component,
+    Count,
+    EngineName,
+    MarkKind,
+    Moment,
+    NetworkName,
+    Operation,
+    OptionalComponent,
+    OptionalTreeId,
+    OriginName,
+    State,
+    TreeId,
+    UserId,
+)
 
-FORMAT = 1
+__all__ = [
+    "FORMAT",
+    "MAX_MARKS",
+    "ContainerRecord",
+    "EngineName",
+    "History",
+    "Home",
+    "Ids",
+    "Intent",
+    "Mark",
+    "NetworkName",
+    "Operation",
+    "Options",
+    "State",
+    "Unsettled",
+    "WorkspaceRecord",
+    "boot_id",
+    "default_home",
+    "new_id",
+    "open_home",
+    "process_start",
+    "read_name",
+    "resolve_name",
+]
+
+T = TypeVar("T")
+
+FORMAT = home_format.FORMAT
 MAX_MARKS = 32
-
-State = Literal["ready", "removing"]
-EngineName = Literal["podman", "docker", "none"]
-NetworkName = Literal["none", "bridge"]
 
 
 def default_home() -> str:
@@ -154,23 +197,23 @@ def open_home(root: str | None = None) -> Home:
     Commit point of the first use: the rename of `format`.
     """
     home = Home(os.path.abspath(root or default_home()))
-    marker = home.at("format")
     try:
-        with open(marker, encoding="ascii") as file:
-            found = file.read().strip()
+        found = home_format.read_format(home.root, _PARTS)
         look = os.stat(home.root)
     except FileNotFoundError:
         _make_home(home)
         return home
     except OSError as error:
-        raise StateUnusable(f"cannot read {marker}: {error.strerror}") from error
+        raise StateUnusable(f"cannot use {home.root}: {error.strerror}") from error
     # Who else may write there may have ws, which is often root, mount and remove what they like.
     _check_owner(home, look)
     if look.st_mode & 0o077:
         raise StateUnusable(f"{home.root} is open to others", hint=f"chmod 700 {home.root}")
-    if found != str(FORMAT):
+    if found is None:
+        home_format.repair_format(home.root, _PARTS)
+    elif found != FORMAT:
         raise StateUnusable(
-            f"{home.root} has format {found[:20]!r}, this ws knows {FORMAT}",
+            f"{home.root} has format {found}, this ws knows {FORMAT}",
             hint="use the ws that wrote it, or set WS_HOME to another directory",
         )
     return home
@@ -217,10 +260,10 @@ def _fields(record: Any) -> dict[str, Any]:
 class Ids:
     """The workspace's user as the container sees it, and as the host does."""
 
-    uid: int
-    gid: int
-    host_uid: int
-    host_gid: int
+    uid: UserId
+    gid: UserId
+    host_uid: UserId
+    host_gid: UserId
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +285,7 @@ class Options:
 class ContainerRecord:
     """A container that was started; pid and start time tell whether it still is the same process."""
 
-    key: str  # of its run directory
+    key: Component  # of its run directory
     id: str
     pid: int
     started: int  # field 22 of /proc/PID/stat
@@ -260,13 +303,13 @@ class ContainerRecord:
 class Unsettled:
     """A safety snapshot that is on disk as layers and not yet in git: a restore does not wait for the hashing."""
 
-    number: int
-    base: str
-    layers: tuple[str, ...]
-    tree: str  # of the base and those layers that are hashed
-    unhashed: int  # layers from the top that are not
-    parent: int
-    restored: int  # what was restored right after it
+    number: Count
+    base: Component
+    layers: tuple[Component, ...]
+    tree: TreeId  # of the base and those layers that are hashed
+    unhashed: Count  # layers from the top that are not
+    parent: Count
+    restored: Count  # what was restored right after it
     message: str
     created_ns: int
 
@@ -275,8 +318,8 @@ class Unsettled:
 class Mark:
     """A restore or a fork, as the log tells it beside the snapshots."""
 
-    kind: Literal["restore", "fork"]
-    number: int  # the snapshot that was restored, or forked from
+    kind: MarkKind
+    number: Count  # the snapshot that was restored, or forked from
     made_ns: int
     name: str = ""  # of the fork
 
@@ -285,74 +328,75 @@ class Mark:
 class History:
     """Where a workspace stands in its line of snapshots, which are numbered from 1; 0 is the base."""
 
-    head: int = 0  # the snapshot it was last at
-    count: int = 0  # the newest there is
-    undo: int | None = None  # the snapshot that `ws undo` would restore
-    unhashed: int = 0  # sealed layers, from the top, that no snapshot has yet: a crash between seal and commit
+    head: Count = 0  # the snapshot it was last at
+    count: Count = 0  # the newest there is
+    undo: Count | None = None  # the snapshot that `ws undo` would restore
+    unhashed: Count = 0  # sealed layers, from the top, that no snapshot has yet: a crash between seal and commit
     unsettled: tuple[Unsettled, ...] = ()
     marks: tuple[Mark, ...] = ()  # the last ones, oldest first
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> History:
-        waiting = [Unsettled(**{**entry, "layers": tuple(entry["layers"])}) for entry in fields.pop("unsettled")]
-        marks = [Mark(**entry) for entry in fields.pop("marks", ())]
-        return cls(unsettled=tuple(waiting), marks=tuple(marks), **fields)
+    def from_fields(cls, fields: Any) -> History:
+        """Raises StateError."""
+        if not isinstance(fields, dict):
+            raise StateError("the history is not a JSON object")
+        waiting = tuple(_made(Unsettled, entry) for entry in _listed(fields.pop("unsettled", ())))
+        marks = tuple(_made(Mark, entry) for entry in _listed(fields.pop("marks", ())))
+        return construct(cls, fields, RULES, unsettled=waiting, marks=marks)
 
     def marked(self, mark: Mark) -> History:
         """With one more mark, and without the oldest when they are too many."""
         return dataclasses.replace(self, marks=(*self.marks, mark)[-MAX_MARKS:])
 
 
-Operation = Literal["create", "remove", "start", "snapshot", "restore", "fill"]
-
-
 @dataclass(frozen=True, slots=True)
 class Intent:
     """What a process set out to do to a workspace: enough for another one to finish or undo it."""
 
-    workspace_id: str
+    workspace_id: Component
     operation: Operation
     engine: EngineName
-    key: str = ""  # of the container it is about to make
-    name: str = ""  # that it is about to claim
+    key: OptionalComponent = ""  # of the container it is about to make
+    name: OptionalComponent = ""  # that it is about to claim, or to give up
 
     def to_bytes(self) -> bytes:
         return json.dumps(_fields(self)).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Intent:
+        """Raises StateError."""
         try:
-            return cls(**json.loads(data))
-        except (ValueError, TypeError) as error:
-            raise StateError(f"an intent cannot be read: {error}") from error
+            return _made(cls, parse_json(data))
+        except ValueError as error:
+            raise StateError(f"an intent cannot be read: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceRecord:
     """All that ws knows of a workspace; replaced whole, never edited in place."""
 
-    id: str
-    name: str
+    id: Component
+    name: Component
     state: State
     engine: EngineName
-    created_at: float
-    base: str
-    tree: str
-    upper: str
+    created_at: Moment
+    base: Component
+    tree: TreeId
+    upper: Component
     ids: Ids
     options: Options
     source: str | None = None
     exclude: tuple[str, ...] = ()
-    layers: tuple[str, ...] = ()
+    layers: tuple[Component, ...] = ()
     container: ContainerRecord | None = None
-    expires_at: float | None = None
+    expires_at: Moment | None = None
     image_id: str = ""
     image_env: dict[str, str] = dataclasses.field(default_factory=dict)
     history: History = History()
-    origin_tree: str = ""  # what the workspace began as: its base
-    source_tree: str = ""  # what the source was when it was imported: the middle of a three-way apply
-    applied_tree: str = ""  # the same after an apply to the source: what was applied, and of the rest what was before
-    forked_from: str | None = None  # ID/N
+    origin_tree: OptionalTreeId = ""  # what the workspace began as: its base
+    source_tree: OptionalTreeId = ""  # what the source was when it was imported: the middle of a three-way apply
+    applied_tree: OptionalTreeId = ""  # the same after an apply: what was applied, and of the rest what was before
+    forked_from: OriginName | None = None  # ID/N
     skipped: tuple[str, ...] = ()  # what of the source was left out, as PATH: REASON
 
     def stands_on(self, waiting: Unsettled) -> bool:
@@ -366,56 +410,37 @@ class WorkspaceRecord:
     def from_bytes(cls, data: bytes) -> WorkspaceRecord:
         """Raises StateError when the bytes are not a record this version wrote."""
         try:
-            fields: dict[str, Any] = json.loads(data)
-            if fields.pop("format") != FORMAT:
-                raise StateError("the record has another format")
-            fields.pop("applied_git_tree", None)  # of older versions; applied_tree has it all
-            container = fields.pop("container")
-            return cls(
-                ids=Ids(**fields.pop("ids")),
-                history=History.from_fields(fields.pop("history")),
-                options=Options(**fields.pop("options")),
-                layers=tuple(fields.pop("layers")),
-                exclude=tuple(fields.pop("exclude")),
-                skipped=tuple(fields.pop("skipped", ())),
-                container=ContainerRecord(**container) if container else None,
-                **fields,
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StateError(f"a workspace record cannot be read: {error}") from error
+            fields = parse_json(data)
+        except ValueError as error:
+            raise StateError(f"the record cannot be read: {error if data else 'it is empty'}") from None
+        if not isinstance(fields, dict):
+            raise StateError("the record is not a JSON object")
+        if fields.pop("format", None) != FORMAT:
+            raise StateError("the record has another format")
+        fields.pop("applied_git_tree", None)  # of older versions; applied_tree has it all
+        container = fields.pop("container", None)
+        record = construct(
+            cls,
+            fields,
+            RULES,
+            ids=_made(Ids, fields.pop("ids", None)),
+            history=History.from_fields(fields.pop("history", None)),
+            options=_made(Options, fields.pop("options", None)),
+            container=None if container is None else _made(ContainerRecord, container),
+        )
+        if record.history.unhashed > len(record.layers):
+            raise StateError("the record counts more layers than it names")
+        return record
 
 
-def process_start(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot: with the pid it names one process for ever. None: gone.
-
-    Not knowing is not being gone: whatever else the kernel says is raised.
-    """
-    try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)  # every call asks: no layers of `open`
-        try:
-            # The command's name is in parentheses and may hold anything, so count from the last one.
-            fields = os.read(fd, 4096).rpartition(b")")[2].split()
-        finally:
-            os.close(fd)
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+def _made(cls: type[T], fields: Any) -> T:
+    return construct(cls, fields, RULES)
 
 
-_boot_id = ""
-
-
-def boot_id() -> str:
-    """What tells this boot of the machine from all others; no process sees two of them."""
-    global _boot_id
-    if not _boot_id:
-        _boot_id = _read_boot_id()
-    return _boot_id
-
-
-def _read_boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
+def _listed(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise StateError("a list of the history is not a list")
+    return value
 
 
 def new_id() -> str:
@@ -423,8 +448,17 @@ def new_id() -> str:
 
 
 def resolve_name(home: Home, name: str) -> str | None:
-    """The id behind a name, or None. An id answers to itself."""
+    """The id behind a name, or None. An id answers to itself. (`records.find_workspace` also reads the record.)"""
+    if not is_component(name):
+        return None
+    target = read_name(home, name)
+    return target or (name if os.path.exists(home.record(name)) else None)
+
+
+def read_name(home: Home, name: str) -> str | None:
+    """The id that a name's link leads to; None when there is no link, or it does not lead to an id."""
     try:
-        return os.readlink(home.name(name))
-    except OSError:
-        return name if os.path.exists(home.record(name)) else None
+        target = os.readlink(home.name(name))
+    except (OSError, ValueError):
+        return None
+    return target if is_component(target) else None

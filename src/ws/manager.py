@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from ws import pool
 from ws.creation import create_workspace, name_taken, options_of, whole_or_gone
+from ws.discard import ENGINES
 from ws.engine.base import Engine, ImageFacts
 from ws.errors import InvalidRequest, StateError, WorkspaceError, WorkspaceNotFound
 from ws.layout import EngineName, Home, Ids, Options, WorkspaceRecord, new_id, open_home, resolve_name
 from ws.listing import WorkspaceInfo, list_workspaces
 from ws.pool import check_size
-from ws.records import read_record
-from ws.recovery import ENGINES, recover, remove_damaged
+from ws.records import find_workspace, name_of, read_record
+from ws.recovery import recover
 from ws.spec import WorkspaceSpec, check_name, check_spec, default_name
 from ws.users import resolve_user
 from ws.workspace import Workspace, open_workspace
@@ -59,10 +60,11 @@ class Manager:
         self._engines: dict[tuple[EngineName | None, str | None], Engine] = {}
         self._lent = 0
         try:
-            recover(self._home, self.engine)
+            settled = recover(self._home, self.engine)
         except BaseException:
             self.close()
             raise
+        self._finished = {word: each.removed[-1] for each in settled for word in each.removed}
 
     def __enter__(self) -> Manager:
         return self
@@ -299,29 +301,38 @@ class Manager:
     # -- end -------------------------------------------------------------------------------------------------
 
     def remove(self, name: str) -> WorkspaceError | None:
-        """Remove a workspace, also one whose record is damaged. Raises WorkspaceNotFound, Busy.
+        """Remove a workspace, also one whose record is damaged or which is half removed.
 
-        Never fails because the engine is gone: returns its trouble, if it may still have the container.
+        Never fails because the engine is gone or the store is damaged: returns that trouble, if something may be left.
+        Raises WorkspaceNotFound, Busy. Commit point: as in `Workspace.remove`.
         """
-        workspace_id = self._resolve(name)
-        try:
-            read_record(self._home, workspace_id)
-        except (StateError, OSError):
-            from ws.removal import freeing
+        from ws.removal import remove_workspace
 
-            return freeing(
-                self._home,
-                lambda: remove_damaged(self._home, self.engine, workspace_id),
-                f"{name} cannot be removed",
-            )
-        with contextlib.suppress(WorkspaceNotFound):  # somebody was faster
-            return Workspace(self._home, workspace_id, self.engine).remove()
+        workspace_id = find_workspace(self._home, name, removing=True)
+        if workspace_id is not None:
+            return remove_workspace(self._home, self.engine, workspace_id, name)
+        if name not in self._finished:  # else an earlier removal was cut short, and this manager has just finished it
+            raise _not_found(name)
         return None
 
+    def find_removable(self, name: str) -> tuple[str, str] | None:
+        """The id and the name of what `remove` would remove; None when there is no such workspace.
+
+        Also a workspace with a damaged record, one that is half removed, and one whose removal was just finished.
+        """
+        workspace_id = find_workspace(self._home, name, removing=True)
+        if workspace_id is None:
+            return (name, self._finished[name]) if name in self._finished else None
+        try:
+            record = read_record(self._home, workspace_id)
+        except (StateError, OSError):
+            record = None
+        return workspace_id, record.name if record else name_of(self._home, workspace_id) or workspace_id
+
     def _resolve(self, name: str) -> str:
-        workspace_id = resolve_name(self._home, name)
-        if workspace_id is None or not os.path.exists(self._home.record(workspace_id)):
-            raise WorkspaceNotFound(f"no workspace is called {name!r}", hint="`ws ls` shows what there is")
+        workspace_id = find_workspace(self._home, name)
+        if workspace_id is None:
+            raise _not_found(name)
         return workspace_id
 
     def verify(self, name: str | None = None, *, progress: Progress | None = None) -> VerifyReport:
@@ -360,3 +371,7 @@ class Manager:
             lambda: prune(self._home, self.engine, self.remove, needed=needed, now=now, dry_run=dry_run),
             "not everything that crashes left could be removed",
         )
+
+
+def _not_found(name: str) -> WorkspaceNotFound:
+    return WorkspaceNotFound(f"no workspace is called {name!r}", hint="`ws ls` shows what there is")

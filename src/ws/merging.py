@@ -37,15 +37,21 @@ def level_of(layer: str) -> int:
 def plan_merge(layers: Sequence[str]) -> int:
     """How many layers from the top should become one; 0 for none.
 
-    What the topmost run becomes counts at the next level, so that one merge may go through several levels.
+    Of each level from the lowest up: WIDTH layers of it, or of stretches of lower ones between them, become one, which
+    counts at the next level, so that one merge may go through several. The stretch at the very top waits to be merged
+    by itself. So at most WIDTH - 1 layers of a level stay, in whatever order the levels come.
     """
+    rest = [level_of(layer) for layer in layers]
     planned = carried = 0
-    level = level_of(layers[0]) if layers else 0
-    while True:
-        run = len(list(itertools.takewhile(lambda layer: level_of(layer) == level, layers[planned:])))  # noqa: B023
-        if carried + run < WIDTH:
-            return planned
-        planned, carried, level = planned + run, 1, level + 1
+    for level in range(max(rest, default=-1) + 2):
+        within = list(itertools.takewhile(lambda each: each <= level, rest))  # noqa: B023
+        counted = itertools.dropwhile(lambda each: each < level, within)  # noqa: B023
+        groups = itertools.groupby(counted, key=lambda each: each == level)
+        if sum(len(list(members)) if same else 1 for same, members in groups) >= WIDTH:
+            planned += len(within) - carried
+            rest = [level + 1, *rest[len(within) :]]
+            carried = 1
+    return planned
 
 
 def merge_layers(home: Home, layers: Sequence[str], below: Sequence[str] | None, user: str, *, opaque: str) -> str:

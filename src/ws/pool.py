@@ -29,8 +29,11 @@ from typing import TYPE_CHECKING
 from ws import containers, durable
 from ws.containers import EngineFor
 from ws.engine.processes import spawn_detached
-from ws.errors import InvalidRequest, NotFound, WorkspaceError
+from ws.errors import InvalidRequest, NotFound, StateError, WorkspaceError
 from ws.layout import ContainerRecord, EngineName, Home, Ids, Options, WorkspaceRecord, new_id
+from ws.record_fields import construct
+from ws.record_files import read_cached_json
+from ws.record_types import RULES
 from ws.remote.runtime import current_key
 
 if TYPE_CHECKING:
@@ -131,8 +134,8 @@ def _find(home: Home, record: WorkspaceRecord, held: contextlib.ExitStack) -> Cl
 def lock_entry(entry: str) -> int | None:
     """The descriptor of an entry that nobody else has or gets; None when somebody was faster."""
     try:
-        fd = os.open(entry, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
+        fd = os.open(entry, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:  # taken, or damaged
         return None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -187,17 +190,7 @@ def check_size(size: int | None) -> int:
 
 def is_filling(home: Home, key: str) -> bool:
     """Whether somebody fills the pool of a configuration at this moment."""
-    try:
-        fd = os.open(os.path.join(home.pool(key), FILLING), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
+    return durable.is_locked(os.path.join(home.pool(key), FILLING))
 
 
 # -- what there is -----------------------------------------------------------------------------------------------
@@ -232,30 +225,28 @@ def _listed(directory: str) -> list[str]:
 
 def read_entry(path: str) -> ContainerRecord | None:
     """A container that waits; None when it was taken, or cannot be read."""
+    fields = read_cached_json(path)
     try:
-        with open(path, "rb") as file:
-            return ContainerRecord(**json.loads(file.read()))
-    except (OSError, ValueError, TypeError):
+        entry = None if fields is None else construct(ContainerRecord, fields, RULES)
+    except StateError:
         return None
+    return entry if entry is not None and entry.key == os.path.basename(path) else None
 
 
 def read_configuration(home: Home, key: str) -> tuple[Configuration, str] | None:
-    """What the containers of a pool are made with, and the image's name as it was asked for."""
-    try:
-        with open(os.path.join(home.pool(key), _CONFIGURATION), "rb") as file:
-            fields = json.loads(file.read())
-        return (
-            Configuration(
-                engine=fields["engine"],
-                image_id=fields["image_id"],
-                ids=Ids(**fields["ids"]),
-                options=Options(**fields["options"]),
-                runtime=fields["runtime"],
-            ),
-            fields["image"],
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+    """What the containers of a pool are made with, and the image's name as it was asked for; None when damaged."""
+    fields = read_cached_json(os.path.join(home.pool(key), _CONFIGURATION))
+    if fields is None or fields.pop("format", None) != 1:
         return None
+    image = fields.pop("image", None)
+    try:
+        ids = construct(Ids, fields.pop("ids", None), RULES)
+        options = construct(Options, fields.pop("options", None), RULES)
+        configuration = construct(Configuration, fields, RULES, ids=ids, options=options)
+    except StateError:
+        return None
+    # The key is made of all that is in it, so another one means damage.
+    return (configuration, image) if isinstance(image, str) and configuration.key == key else None
 
 
 def find_configuration(home: Home, key: str) -> tuple[Configuration, str]:

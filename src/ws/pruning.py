@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 from ws import layers
 from ws.containers import EngineFor
+from ws.discard import ENGINES
 from ws.errors import EngineUnavailable, WorkspaceError, WorkspaceNotFound
 from ws.layout import EngineName, Home
 from ws.listing import list_workspaces
-from ws.recovery import ENGINES, collect_remains, find_lost, find_orphans, find_remains
+from ws.recovery import collect_remains, find_lost, find_orphans, find_remains
 from ws.removing import remove_tree
 from ws.syncing import ensure_synced
 from ws.warming import look, sweep

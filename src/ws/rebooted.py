@@ -14,6 +14,7 @@ import os
 from ws import durable
 from ws.layers import share_layers
 from ws.layout import Home, WorkspaceRecord, boot_id
+from ws.record_files import read_cached_bytes
 from ws.records import read_records
 from ws.stacks import needed_layers
 
@@ -25,11 +26,8 @@ def mend_after_boot(home: Home) -> list[str]:
     rename of `boot`, which says that this boot has been dealt with.
     """
     marker = home.at("boot")
-    try:
-        if durable.read_file(marker).decode("ascii", "replace") == boot_id():
-            return []
-    except OSError:
-        pass  # never written, or lost in the cut
+    if read_cached_bytes(marker, max_bytes=64) == boot_id().encode():  # else never written, or lost in the cut
+        return []
     mended = [record.name for record in read_records(home)[0] if record.state == "ready" and _mend(home, record)]
     with contextlib.suppress(OSError):  # a full disk: the next command compares again
         durable.write_file(marker, boot_id().encode(), sync=False)

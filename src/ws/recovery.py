@@ -15,15 +15,19 @@ there first, which costs one `listdir` when there is nothing to do.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-from dataclasses import replace
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ws import durable, reserve
-from ws.containers import EngineFor, create_upper, end_container, remove_by_key
+from ws.containers import EngineFor, create_upper, remove_by_key
+from ws.discard import discard, discard_unborn, mounted_from
 from ws.engine import RUN
-from ws.errors import NotFound, StateError, WorkspaceError
+from ws.errors import Busy, StateError, StateUnusable, WorkspaceError
 from ws.layers import (
     forget_doubtful_stacks,
     is_present,
@@ -33,46 +37,91 @@ from ws.layers import (
     release_layers,
     remove_unused_layers,
 )
-from ws.layout import EngineName, Home, Intent, WorkspaceRecord, new_id, process_start
+from ws.layout import Home, Intent, WorkspaceRecord, new_id, process_start, read_name
 from ws.rebooted import mend_after_boot
+from ws.record_files import MISSING, read_state_file
 from ws.records import name_of, read_record, read_records, write_record
 from ws.removing import remove_tree
-from ws.sealing import LOCK_TIMEOUT_S, is_frozen, put_right, thaw
+from ws.sealing import is_frozen, put_right, thaw
 from ws.stacks import needed_layers
 
 if TYPE_CHECKING:
     from ws.engine.base import ContainerState, Engine
 
-ENGINES: tuple[EngineName, ...] = ("podman", "docker", "none")
+_PAUSE_S = 0.01
 
 
-def recover(home: Home, engine_for: EngineFor) -> list[str]:
-    """Settle what the dead left behind; returns a line for each thing done. Never fails a living operation.
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of an operation that a dead process left."""
+
+    line: str
+    problem: WorkspaceError | None = None  # why it could not be settled; the intent stays
+    removed: tuple[str, ...] = ()  # the id and the name of a workspace whose removal was finished
+
+
+def recover(home: Home, engine_for: EngineFor) -> list[Settled]:
+    """Settle what the dead left behind, and say what was done. Never fails a living operation.
 
     What needs an engine that does not answer stays for the next time.
     """
-    done = mend_after_boot(home)
+    done = [Settled(line) for line in mend_after_boot(home)]
     for name in _entries(home.at("pending")):
         with contextlib.suppress(OSError), reserve.using(home.reserved):
-            done += _settle(home, engine_for, name)
+            settled = _settle(home, engine_for, name)
+            done += [settled] if settled else []
     for name in _entries(home.at("staging")):
         with contextlib.suppress(OSError):
             pid, _, rest = name.partition(".")
             start = rest.partition(".")[0]
-            if not (pid.isdigit() and str(process_start(int(pid))) == start):
+            if not (pid.isascii() and pid.isdigit() and str(process_start(int(pid))) == start):
                 remove_tree(home.at("staging", name))
-                done.append(f"removed unfinished {name}")
+                done.append(Settled(f"removed unfinished {name}"))
     return done
 
 
-def recover_workspace(home: Home, engine_for: EngineFor, workspace_id: str) -> None:
-    """Settle what a dead operation left of one workspace, for whoever is about to use it; one `stat` when nothing.
+def recover_workspace(home: Home, engine_for: EngineFor, workspace_id: str) -> WorkspaceError | None:
+    """Settle what a dead operation left of one workspace, before it is used: one `lstat` when there is nothing.
 
-    A handle may outlive the processes beside it by days, and theirs may have died with the workspace frozen.
+    A handle may outlive the processes beside it by days, and one of them may have died with the workspace frozen.
+    Returns what kept it from being settled, if anything did.
     """
-    if os.path.exists(home.pending(workspace_id)):
-        with contextlib.suppress(OSError):
-            _settle(home, engine_for, workspace_id)
+    if not os.path.lexists(home.pending(workspace_id)):
+        return None
+    try:
+        settled = _settle(home, engine_for, workspace_id)
+    except OSError as error:
+        return StateUnusable(f"{home.pending(workspace_id)} cannot be settled: {error.strerror}")
+    return settled.problem if settled else None
+
+
+@contextlib.contextmanager
+def begin(
+    home: Home, engine_for: EngineFor, intent: Intent, *, timeout_s: float = 0.0, sync: bool = False
+) -> Iterator[durable.Announced]:
+    """Announce an operation on a workspace that exists: the one gate of all of them.
+
+    What a dead process left is settled first, in whichever operation it died. Waits up to `timeout_s` for one that is
+    under way. Raises Busy, also when what a dead process left cannot be settled; the message says why.
+    """
+    deadline = time.monotonic() + timeout_s
+    path = home.pending(intent.workspace_id)
+    with contextlib.ExitStack() as held:
+        while True:
+            problem = recover_workspace(home, engine_for, intent.workspace_id)
+            if problem is not None:
+                raise Busy(
+                    f"an operation on it was cut short, and cannot be settled yet: {problem.message}",
+                    hint=problem.hint or "the next command tries again",
+                )
+            try:
+                announced = held.enter_context(durable.intent(path, intent.to_bytes(), sync=sync))
+                break
+            except Busy:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+        yield announced
 
 
 def _entries(directory: str) -> list[str]:
@@ -82,77 +131,105 @@ def _entries(directory: str) -> list[str]:
         return []
 
 
-def _settle(home: Home, engine_for: EngineFor, name: str) -> list[str]:
+def _settle(home: Home, engine_for: EngineFor, name: str) -> Settled | None:
     path = home.at("pending", name)
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
+            raise
+        return _settled(home, engine_for, name, None)  # no process has announced that
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return []  # somebody is at work, or recovers it already
+            return None  # a process is at work, or recovers it already
         if not os.path.exists(path) or not os.path.samestat(os.fstat(fd), os.stat(path)):
-            return []
+            return None
         if name.startswith("."):  # died before the intent had its name: nothing was begun
             os.unlink(path)
-            return []
-        try:
-            intent = _read_intent(home, name, os.pread(fd, 65536, 0))
-            line = _finish_or_undo(home, engine_for, intent)
-            remove_unused_layers(home)
-        except WorkspaceError as error:
-            return [f"{name}: {error}"]  # the intent stays
-        os.unlink(path)
-        return [line]
+            return None
+        return _settled(home, engine_for, name, _read_intent(path, name))
     finally:
         os.close(fd)
 
 
-def _read_intent(home: Home, name: str, data: bytes) -> Intent:
-    """The intent in a file of `pending/`. One that cannot be read is replaced by what its name and the record tell.
+def _read_intent(path: str, name: str) -> Intent | None:
+    """An intent, or None when it is damaged or is that of another workspace."""
+    try:
+        intent = Intent.from_bytes(read_state_file(path))
+    except (StateError, *MISSING):
+        return None
+    return intent if intent.workspace_id == name else None
+
+
+def _settled(home: Home, engine_for: EngineFor, name: str, intent: Intent | None) -> Settled:
+    try:
+        if intent is None:
+            settled = _settle_unknown(home, engine_for, name)
+        else:
+            settled = _finish_or_undo(home, engine_for, intent)
+        remove_unused_layers(home)
+    except WorkspaceError as error:
+        return Settled(f"{name}: {error}", problem=error)  # the intent stays
+    remove_tree(home.at("pending", name))
+    return settled
+
+
+def _settle_unknown(home: Home, engine_for: EngineFor, workspace_id: str) -> Settled:
+    """Settle an operation whose intent is damaged: the record tells what has to hold, whatever it was.
 
     Most intents are not synced. After a power cut the name of one may be on disk without its bytes: empty, zeros, or
     without a journal the bytes of another intent that was removed before. Without a record the workspace was being
-    created, or it is a container for the pool; the container died with the machine, and `ws prune` finds by its label
-    what the engine still lists. With a record, what the record says holds.
+    created, or it is a container for the pool. Such a container is found by its label (`ws prune`).
     """
-    try:
-        intent = Intent.from_bytes(data)
-        if intent.workspace_id != name:
-            raise StateError("an intent of another workspace")
-        return intent
-    except StateError:
-        record = read_record(home, name)
-        if record is None:
-            return Intent(name, "create", "none", name=name_of(home, name) or "")
-        return Intent(name, "snapshot", record.engine)
+    record = read_record(home, workspace_id)
+    if record is None:
+        discard_unborn(home, workspace_id, name_of(home, workspace_id) or "")
+    elif record.state == "removing":
+        return _finish_removal(home, engine_for, workspace_id, record)
+    else:
+        _put_right_and_thaw(home, engine_for, record)
+    return Settled(f"settled an operation on {workspace_id} whose intent was damaged")
 
 
-def _finish_or_undo(home: Home, engine_for: EngineFor, intent: Intent) -> str:
+def _finish_removal(
+    home: Home, engine_for: EngineFor, workspace_id: str, record: WorkspaceRecord | None, name: str = ""
+) -> Settled:
+    discard(home, engine_for, workspace_id, record)
+    removed = (workspace_id, record.name if record else name or workspace_id)
+    return Settled(f"finished the removal of {workspace_id}", removed=removed)
+
+
+def _finish_or_undo(home: Home, engine_for: EngineFor, intent: Intent) -> Settled:
     record = read_record(home, intent.workspace_id)
     if intent.operation == "create" and record is None:
         _remove_container_by_key(home, engine_for, intent)
         discard_unborn(home, intent.workspace_id, intent.name)
-        return f"removed {intent.workspace_id}, whose creation was cut short"
+        return Settled(f"removed {intent.workspace_id}, whose creation was cut short")
     if intent.operation == "fill":
         from ws.pool import waiting_containers
 
         if intent.key not in waiting_containers(home):
             _remove_container_by_key(home, engine_for, intent)
-        return "settled the filling of a pool that was cut short"
+        return Settled("settled the filling of a pool that was cut short")
     if intent.operation == "remove" or (record is not None and record.state == "removing"):
-        discard(home, engine_for, intent.workspace_id, record)
-        return f"finished the removal of {intent.workspace_id}"
+        return _finish_removal(home, engine_for, intent.workspace_id, record, intent.name)
     if intent.operation in ("snapshot", "restore") and record is not None:
-        try:
-            put_right(home, record.id)
-        finally:
-            _thaw_unless_paused(engine_for, record)
-        _sweep_store(home)
-        return f"settled a {intent.operation} of {record.name} that was cut short"
+        _put_right_and_thaw(home, engine_for, record)
+        return Settled(f"settled a {intent.operation} of {record.name} that was cut short")
     if intent.key and not (record and record.container and record.container.key == intent.key):
         _remove_container_by_key(home, engine_for, intent)
-        return f"removed a container begun for {intent.workspace_id}"
-    return f"{intent.workspace_id} is as it should be"
+        return Settled(f"removed a container begun for {intent.workspace_id}")
+    return Settled(f"{intent.workspace_id} is as it should be")
+
+
+def _put_right_and_thaw(home: Home, engine_for: EngineFor, record: WorkspaceRecord) -> None:
+    try:
+        put_right(home, record.id)
+    finally:
+        _thaw_unless_paused(engine_for, record)
+    _sweep_store(home)
 
 
 def _thaw_unless_paused(engine_for: EngineFor, record: WorkspaceRecord) -> None:
@@ -183,110 +260,19 @@ def _remove_container_by_key(home: Home, engine_for: EngineFor, intent: Intent) 
         remove_by_key(home, engine_for(intent.engine), intent.key)
 
 
-def discard(
-    home: Home, engine_for: EngineFor, workspace_id: str, record: WorkspaceRecord | None
-) -> WorkspaceError | None:
-    """Take a workspace away: container, name, files. Idempotent; returns the engine's trouble, if it had any.
-
-    Commit point: the record that says `removing`. From there on it is gone for everybody but recovery.
-    """
-    trouble: WorkspaceError | None = None
-    if record is not None:
-        if record.state != "removing":
-            write_record(home, replace(record, state="removing"))
-        trouble = end_container(home, engine_for, record)
-        _sync_base(home, record.base)
-        if record.history.count:
-            _drop_refs(home, workspace_id)
-    discard_unborn(home, workspace_id, record.name if record else "")
-    return trouble
-
-
-def _sync_base(home: Home, key: str) -> None:
-    """The base stays for the workspaces to come, also after a reboot. It is synced once: the first removal waits."""
-    from ws.syncing import ensure_synced
-
-    ensure_synced(home, only_base=key)
-
-
-def remove_damaged(home: Home, engine_for: EngineFor, workspace_id: str) -> WorkspaceError | None:
-    """Take a workspace away whose record cannot be read: the containers that have it are found by label and by mount.
-
-    Idempotent; returns the trouble of an engine that may have one. Raises Busy.
-    Commit point: the rename of its directory; before it, another `ws rm` begins again.
-    """
-    name = name_of(home, workspace_id) or ""
-    with contextlib.ExitStack() as held:
-        for lock in (home.turn(workspace_id), home.lock(workspace_id)):
-            with contextlib.suppress(NotFound):  # more is damaged than the record
-                held.enter_context(durable.locked(lock, timeout_s=LOCK_TIMEOUT_S, what=f"workspace {workspace_id}"))
-        trouble = _end_containers_of(home, engine_for, workspace_id)
-        _drop_refs(home, workspace_id)
-        discard_unborn(home, workspace_id, name)
-        durable.unlink(home.pending(workspace_id))  # of an operation that died, and that nobody can finish
-    return trouble
-
-
-def _end_containers_of(home: Home, engine_for: EngineFor, workspace_id: str) -> WorkspaceError | None:
-    ended = 0
-    trouble: WorkspaceError | None = None
-    for engine_name in ENGINES:
-        try:
-            engine = engine_for(engine_name)
-            for listed in engine.list(home.root):
-                if _has_workspace(engine, listed, workspace_id):
-                    engine.remove(listed.id)
-                    remove_tree(home.run(listed.key))
-                    ended += 1
-        except WorkspaceError as error:
-            trouble = error
-    return None if ended else trouble
-
-
-def _has_workspace(engine: Engine, listed: ContainerState, workspace_id: str) -> bool:
-    """Whether a container is a workspace's; one that came from the pool says so only by what is mounted in it."""
-    if listed.workspace_id:
-        return listed.workspace_id == workspace_id
-    state = engine.find(listed.id)
-    return state is not None and _mounted_from(state.pid, f"{RUN}/kept").endswith(f"/workspaces/{workspace_id}/kept")
-
-
-def _drop_refs(home: Home, workspace_id: str) -> None:
-    from ws.store.references import drop_refs
-    from ws.store.repository import Store
-
-    with Store(home.store) as store:
-        drop_refs(store, workspace_id)
-
-
-def discard_unborn(home: Home, workspace_id: str, name: str) -> None:
-    """Take away what is on disk of a workspace besides its container, whether a record names it or not."""
-    if name:
-        with contextlib.suppress(OSError):
-            if os.readlink(home.name(name)) == workspace_id:
-                durable.unlink(home.name(name))
-    # Also those that an operation cut short had not come to name: users are the truth, records follow.
-    release_layers(home, layers_of(home, workspace_id), workspace_id)
-    directory = home.workspace(workspace_id)
-    if os.path.exists(directory):
-        staged = home.staging()
-        durable.rename(directory, staged)
-        remove_tree(staged)
-
-
 def find_remains(home: Home) -> list[str]:
     """What a power cut left of workspaces without a record, and of which no intent tells: paths under WS_HOME."""
     found = [f"workspaces/{each}" for each in _entries(home.at("workspaces")) if _is_unborn(home, each)]
     for name in _entries(home.at("names")):
-        with contextlib.suppress(OSError):
-            if _is_unborn(home, os.readlink(home.name(name))):
-                found.append(f"names/{name}")
+        target = read_name(home, name)
+        if target is None or _is_unborn(home, target):
+            found.append(f"names/{name}")
     return found
 
 
 def _is_unborn(home: Home, workspace_id: str) -> bool:
     # In this order: a creation has its intent before its directory, and its record before the intent goes.
-    return not os.path.exists(home.pending(workspace_id)) and not os.path.exists(home.record(workspace_id))
+    return not os.path.lexists(home.pending(workspace_id)) and not os.path.lexists(home.record(workspace_id))
 
 
 def collect_remains(home: Home) -> None:
@@ -296,7 +282,7 @@ def collect_remains(home: Home) -> None:
         if part == "workspaces":
             discard_unborn(home, name, "")
         else:
-            durable.unlink(home.name(name))
+            remove_tree(home.name(name))
 
 
 def ensure_whole(home: Home, record: WorkspaceRecord) -> WorkspaceRecord:
@@ -361,25 +347,12 @@ def find_lost(engine: Engine) -> list[ContainerState]:
     for listed in engine.list(None):
         if listed.home and not os.path.exists(listed.home):
             state = engine.find(listed.id)
-            if state is not None and _mounted_from(state.pid, RUN).endswith("//deleted"):
+            if state is not None and mounted_from(state.pid, RUN).endswith("//deleted"):
                 lost.append(state)
     return lost
 
 
-def _mounted_from(pid: int, mounted_at: str) -> str:
-    """The directory of its filesystem that a process has mounted somewhere; "" when none, or the process is gone."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            fields = line.split(" ")
-            if fields[4] == mounted_at:
-                return fields[3]
-    return ""
-
-
 def _keys_under_way(home: Home) -> set[str]:
     """The containers that operations are about to make, or to take."""
-    keys = set()
-    for name in _entries(home.at("pending")):
-        with contextlib.suppress(OSError, StateError), open(home.at("pending", name), "rb") as file:
-            keys.add(Intent.from_bytes(file.read()).key)
-    return keys
+    intents = (_read_intent(home.at("pending", name), name) for name in _entries(home.at("pending")))
+    return {intent.key for intent in intents if intent is not None}

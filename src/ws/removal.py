@@ -13,17 +13,20 @@ from typing import TypeVar
 
 from ws import durable, reserve
 from ws.containers import EngineFor
-from ws.errors import NotFound, StateUnusable, WorkspaceError
+from ws.discard import discard, remove_damaged
+from ws.errors import NotFound, StateError, StateUnusable, WorkspaceError
 from ws.layout import Home, Intent
 from ws.records import read_record
-from ws.recovery import discard, recover_workspace
+from ws.recovery import begin, recover_workspace
 from ws.sealing import LOCK_TIMEOUT_S
 
 T = TypeVar("T")
 
 
 def remove_workspace(home: Home, engine_for: EngineFor, workspace_id: str, name: str) -> WorkspaceError | None:
-    """Take a workspace away with all its files; returns the engine's trouble, if it still has the container.
+    """Take a workspace away with all its files, in whatever state it is: half removed, damaged, without a record.
+
+    Returns the trouble of the engine, if it still has the container, or of the store, if it still has the snapshots.
 
     Commit point: the record that says `removing`; a crash after it is finished by the next ws command. Idempotent.
     Raises Busy, StateUnusable for a disk that is broken, or so full that the reserve is used up.
@@ -61,25 +64,36 @@ def _release(home: Home) -> bool:
 
 
 def _remove(home: Home, engine_for: EngineFor, workspace_id: str) -> WorkspaceError | None:
-    recover_workspace(home, engine_for, workspace_id)
-    record = read_record(home, workspace_id)
+    try:
+        record = read_record(home, workspace_id)
+    except (StateError, OSError):
+        return remove_damaged(home, engine_for, workspace_id)
     if record is None:
-        return None
-    intent = Intent(workspace_id=workspace_id, operation="remove", engine=record.engine)
+        lost = os.path.lexists(home.workspace(workspace_id))
+        return remove_damaged(home, engine_for, workspace_id) if lost else None
     what = f"workspace {record.name}"
     try:
         with (
             durable.locked(home.turn(workspace_id), timeout_s=LOCK_TIMEOUT_S, what=what),
             durable.locked(home.lock(workspace_id), timeout_s=LOCK_TIMEOUT_S, what=what),
-            durable.intent(home.pending(workspace_id), intent.to_bytes()) as announced,
         ):
-            try:
-                return discard(home, engine_for, workspace_id, read_record(home, workspace_id))
-            except (WorkspaceError, OSError):
-                announced.leave()  # a full or broken disk; the next ws command goes on
-                raise
+            return _remove_locked(home, engine_for, workspace_id)
     except NotFound:
         return None  # another process removed it meanwhile
+
+
+def _remove_locked(home: Home, engine_for: EngineFor, workspace_id: str) -> WorkspaceError | None:
+    recover_workspace(home, engine_for, workspace_id)
+    record = read_record(home, workspace_id)
+    if record is None:
+        return None  # an earlier removal was cut short, and has just been finished
+    intent = Intent(workspace_id=workspace_id, operation="remove", engine=record.engine, name=record.name)
+    with begin(home, engine_for, intent, timeout_s=LOCK_TIMEOUT_S, sync=True) as announced:
+        try:
+            return discard(home, engine_for, workspace_id, read_record(home, workspace_id))
+        except (WorkspaceError, OSError):
+            announced.leave()  # a full or broken disk; the next ws command goes on
+            raise
 
 
 def _is_full(error: BaseException) -> bool:

@@ -24,7 +24,7 @@ def remove_tree(path: str) -> None:
         top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return
-    except NotADirectoryError:
+    except NotADirectoryError:  # also for a link: O_DIRECTORY is checked first
         os.unlink(path)
         return
     try:
@@ -35,6 +35,8 @@ def remove_tree(path: str) -> None:
                 pending += _empty_named(pending.pop(), top)
             try:
                 os.rmdir(path)
+                return
+            except FileNotFoundError:  # another process removed it as well
                 return
             except OSError as error:
                 if left == 0 or error.errno not in _NOT_EMPTY:

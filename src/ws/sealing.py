@@ -100,7 +100,7 @@ def seal(home: Home, record: WorkspaceRecord, below: WorkspaceRecord) -> Workspa
         base=below.base,
         layers=(record.upper, *below.layers),
         upper=upper,
-        history=replace(record.history, unhashed=record.history.unhashed + 1),
+        history=replace(record.history, unhashed=below.history.unhashed + 1),
     )
     mount = -1
     try:

@@ -16,10 +16,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ws import containers, durable
+from ws import containers
 from ws.capturing import Caps, Capture, capture, keep_cache, scan_layers
 from ws.errors import Busy
 from ws.history import Kind, Snapshot, no_cycles, recorded, remember_stack, turn
+from ws.last_look import LastLook, read_last_look, write_last_look
 from ws.layout import Home, Operation, WorkspaceRecord
 from ws.records import write_record
 from ws.stacks import Stack
@@ -28,7 +29,7 @@ from ws.store.packs import PackWriter
 from ws.store.references import pack_if_many
 from ws.store.repository import Store
 
-__all__ = ["Caps", "look", "looked_tree", "publish", "settle", "settled_turn", "take"]
+__all__ = ["Caps", "look", "publish", "settle", "settled_turn", "take"]
 
 
 @no_cycles()
@@ -160,25 +161,33 @@ def settle(home: Home, store: Store, record: WorkspaceRecord, *, limit: int | No
 def look(home: Home, store: Store, record: WorkspaceRecord) -> str:
     """The tree of the workspace as it is now, for a caller who has the turn and only wants to see.
 
-    Nothing is sealed or published. The tree's objects are spared by the collector until the next look.
-    Raises SnapshotFailed, Busy, StateUnusable.
+    It is captured exactly as a snapshot would be: the upper is sealed when no process works in it, so that a look
+    freezes no longer than a snapshot does. Nothing is published; the sealed layer waits for the next snapshot. The
+    tree's objects are spared by the collector until the next look.
+    Raises SnapshotFailed, Busy, StateUnusable. Commit point of the seal: the record that names the new upper.
     """
+    seen = read_last_look(home, record.id)
     with store.writing(quick=True) as writer:
-        captured = capture(home, store, writer, record, Caps(), seal=False)
-        if captured.tree not in (record.tree, looked_tree(home, record.id)):
+        captured = capture(home, store, writer, record, Caps(), seen=seen)
+        now = LastLook(
+            tree=captured.tree,
+            before=record.tree,
+            layers=_fresh_layers(captured, record),
+            layers_tree=captured.layers_tree or captured.tree,
+        )
+        if now != seen and (now.layers or now.tree != record.tree):
             writer.finish()
-            durable.write_file(home.looked(record.id), captured.tree.encode())
+            write_last_look(home, record.id, now)
             keep_cache(home, captured)
     return captured.tree
 
 
-def looked_tree(home: Home, workspace_id: str) -> str | None:
-    """The tree that was last looked at, if any."""
-    try:
-        with open(home.looked(workspace_id), encoding="ascii") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
+def _fresh_layers(captured: Capture, record: WorkspaceRecord) -> tuple[str, ...]:
+    """The layers of a capture that no snapshot has."""
+    if record.engine == "none":
+        return ()
+    unhashed = captured.record.history.unhashed if captured.sealed else record.history.unhashed
+    return captured.record.layers[:unhashed]
 
 
 def _add_base(home: Home, writer: PackWriter, record: WorkspaceRecord) -> commits.Snapshot:

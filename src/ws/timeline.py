@@ -37,10 +37,6 @@ class Timeline(ABC):
     def record(self) -> WorkspaceRecord:
         """What is recorded of the workspace now. Raises WorkspaceNotFound."""
 
-    @abstractmethod
-    def _heal(self) -> None:
-        """Settle what a process that died left of an operation on this workspace."""
-
     def snapshot(
         self, message: str = "", *, tag: str | None = None, max_file: int | None = None, max_total: int | None = None
     ) -> Snapshot:
@@ -50,7 +46,6 @@ class Timeline(ABC):
         """
         from ws import snapshots
 
-        self._heal()
         caps = snapshots.Caps(max_file_bytes=max_file, max_total_bytes=max_total)
         return snapshots.take(self._home, self.id, message=message, tag=tag, caps=caps)
 
@@ -85,14 +80,12 @@ class Timeline(ABC):
         """
         from ws import restores
 
-        self._heal()
         return restores.restore(self._home, self.id, self._own(snapshot), self._engine_for)
 
     def undo(self) -> Restored:
         """Take the last restore back; once more, and it is restored again."""
         from ws import restores
 
-        self._heal()
         return restores.undo(self._home, self.id, self._engine_for)
 
     def plan_restore(self, snapshot: str | None = None) -> RestorePlan:
@@ -162,7 +155,6 @@ class Timeline(ABC):
         """
         from ws.undo_apply import undo_apply
 
-        self._heal()
         where = os.fspath(to) if to is not None else None
         return undo_apply(self._home, self.id, where, dry_run=dry_run, progress=progress)
 

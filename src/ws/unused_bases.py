@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ws import bases, durable
+from ws import bases
 from ws.claiming import TOUCH_S, last_announced_at, last_import_at, using_bases
 from ws.layout import Home, WorkspaceRecord
+from ws.record_fields import is_component
 from ws.records import read_records
 from ws.removing import remove_tree
 from ws.stacks import read_stack, stack_numbers
-from ws.store.statcache import StatCache
+from ws.store.statcache import load_cache
 
 Progress = Callable[[str, int, int], None]
 
@@ -130,11 +131,10 @@ def _forget_imports(home: Home) -> None:
     """Stat caches are for linking from a base; without it they say nothing."""
     for name in os.listdir(home.at("imports")):
         path = home.at("imports", name)
-        with contextlib.suppress(FileNotFoundError):
-            with open(path, "rb") as file:
-                cache = StatCache.from_bytes(file.read())
-            if cache is None or not os.path.exists(home.base(str(cache.facts.get("base")))):
-                durable.unlink(path)
+        cache = load_cache(path)
+        key = cache.facts.get("base") if cache else None
+        if not is_component(key) or not os.path.exists(home.base(str(key))):
+            remove_tree(path)
 
 
 def costs_a_base(home: Home, record: WorkspaceRecord, number: int) -> bool:

@@ -21,6 +21,8 @@ from ws.containers import START_DEADLINE_S, create_run_dir
 from ws.engine import RUNTIME
 from ws.errors import EngineError, InvalidRequest
 from ws.layout import Home, Intent, Options, new_id
+from ws.record_fields import is_user_id
+from ws.record_files import read_cached_bytes
 from ws.removing import remove_tree
 
 if TYPE_CHECKING:
@@ -51,12 +53,11 @@ def _path(home: Home, image_id: str, user: str) -> str:
 
 def _read(home: Home, image_id: str, user: str) -> tuple[int, int] | None:
     """What was found before; None when nothing was, or it cannot be read."""
-    try:
-        with open(_path(home, image_id, user), encoding="ascii") as file:
-            uid, gid = map(int, file.read().split())
-            return uid, gid
-    except (OSError, ValueError):
+    found = (read_cached_bytes(_path(home, image_id, user), max_bytes=64) or b"").split()
+    if len(found) != 2 or not all(part.isdigit() for part in found):
         return None
+    uid, gid = map(int, found)
+    return (uid, gid) if is_user_id(uid) and is_user_id(gid) else None
 
 
 def _look_up(home: Home, engine: Engine, options: Options, image_id: str, user: str) -> tuple[int, int]:

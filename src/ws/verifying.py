@@ -15,7 +15,6 @@ of that snapshot is built from git.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from ws.layers import is_trusted
 from ws.layout import Home, WorkspaceRecord
 from ws.overlay import MountPlan, in_user_namespace
 from ws.records import read_record, read_records
-from ws.stacks import Stack, read_stack, stack_numbers
+from ws.stacks import Stack, forget_stack, read_stack, stack_numbers
 from ws.store import commits
 from ws.store.proving import Below, Prover
 from ws.store.repository import Store
@@ -193,8 +192,7 @@ def _verify_layers(
             for one in damage:
                 found.add(_place(home, stack, one.path), one.problem, named.get((record.id, number), record.name))
             if number is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(home.stack(record.id, number))
+                forget_stack(home, record.id, number)
     return len(seen)
 
 

@@ -222,13 +222,24 @@ def _remove(home: Home, engine_for: EngineFor, configuration: Configuration, key
     entry = os.path.join(home.pool(configuration.key), key)
     fd = lock_entry(entry)
     if fd is None:
-        return False
+        return _remove_damaged(entry)
     try:
         container = read_entry(entry)
         if container is not None:
             engine_for(configuration.engine, configuration.options.runtime).remove(container.id)
         remove_tree(home.run(key))
-        os.unlink(entry)
+        remove_tree(entry)
     finally:
         os.close(fd)
+    return True
+
+
+def _remove_damaged(entry: str) -> bool:
+    """Remove what is no file and lies in the place of an entry: it names no container that could be removed with it.
+
+    Its container is found by its label (`ws prune`).
+    """
+    if not os.path.lexists(entry) or (os.path.isfile(entry) and not os.path.islink(entry)):
+        return False
+    remove_tree(entry)
     return True

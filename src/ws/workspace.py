@@ -27,10 +27,10 @@ from ws.errors import (
     WorkspaceNotFound,
 )
 from ws.inside import Held, Inside, environment
-from ws.layout import Home, Intent, WorkspaceRecord, resolve_name
+from ws.layout import Home, Intent, WorkspaceRecord
 from ws.listing import WorkspaceInfo
-from ws.records import read_record, write_record
-from ws.recovery import ensure_whole, recover_workspace
+from ws.records import find_workspace, read_record, write_record
+from ws.recovery import begin, ensure_whole, recover_workspace
 from ws.remote.channel import Channel
 from ws.remote.exec_request import check_output_cap, check_timeout, encode_command
 from ws.remote.following import Terminal
@@ -325,7 +325,6 @@ class Workspace(Timeline):
         from ws.creation import whole_or_gone
         from ws.forks import fork
 
-        self._heal()
         made = fork(
             self._home,
             self.id,
@@ -339,7 +338,9 @@ class Workspace(Timeline):
             return Workspace(self._home, made.id, self._engine_for, pool_size=self._pool_size, owner=self._owner)
 
     def _remove_other(self, workspace_id: str) -> None:
-        Workspace(self._home, workspace_id, self._engine_for).remove()
+        from ws.removal import remove_workspace
+
+        remove_workspace(self._home, self._engine_for, workspace_id, workspace_id)
 
     def start(self) -> None:
         """Bring the container up if it is not; any other use does the same by itself."""
@@ -389,7 +390,7 @@ class Workspace(Timeline):
                 return
             with pool.claim(self._home, record) as claim:
                 intent = Intent(workspace_id=self.id, operation="start", engine=record.engine, key=claim.key)
-                with durable.intent(self._home.pending(self.id), intent.to_bytes(), sync=False):
+                with begin(self._home, self._engine_for, intent):  # a snapshot under way waits for our lock: no wait
                     record = ensure_whole(self._home, record)
                     engine = self._engine_for(record.engine, record.options.runtime)
                     container = containers.resume(self._home, engine, record) or claim.start(
@@ -429,7 +430,7 @@ def open_workspace(
     home: Home, name: str, engine_for: EngineFor, *, pool_size: int | None = None, owner: Owner | None = None
 ) -> Workspace:
     """A handle without a manager, for callers that must not import one. Raises WorkspaceNotFound."""
-    workspace_id = resolve_name(home, name)
+    workspace_id = find_workspace(home, name)
     if workspace_id is None:
         raise WorkspaceNotFound(f"no workspace is called {name!r}", hint="`ws ls` shows what there is")
     return Workspace(home, workspace_id, engine_for, pool_size=pool_size, owner=owner)

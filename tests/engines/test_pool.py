@@ -244,9 +244,13 @@ def test_many_are_made_or_none(manager: Manager, project: Path) -> None:
         box.close()
     with pytest.raises(WorkspaceExists):
         manager.create_many(project, count=5, name="x")
-    os.mkdir(manager.home.name("y-3"))  # what no check beforehand sees
-    with pytest.raises((WorkspaceError, OSError)):
-        manager.create_many(project, count=4, name="y")
+    os.mkdir(manager.home.name("y-3"))  # what no check beforehand sees, and what cannot be removed
+    subprocess.run(["mount", "-t", "tmpfs", "none", manager.home.name("y-3")], check=True)
+    try:
+        with pytest.raises((WorkspaceError, OSError)):
+            manager.create_many(project, count=4, name="y")
+    finally:
+        subprocess.run(["umount", manager.home.name("y-3")], check=True)
     os.rmdir(manager.home.name("y-3"))
     assert sorted(info.name for info in manager.list()) == ["x-1", "x-2", "x-3", "x-4"]
     with pytest.raises(InvalidRequest):

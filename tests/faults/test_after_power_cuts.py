@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lived_in import outside
-from ws import layers, layout
+from ws import layers, layout, process_identity
 from ws.layout import Intent
 from ws.manager import Manager
 from ws.rebooted import mend_after_boot
@@ -33,7 +33,7 @@ def box(tmp_path: Path) -> Iterator[Workspace]:
 @pytest.fixture
 def another_boot(box: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine was started again after the workspace was made."""
-    monkeypatch.setattr(layout, "_boot_id", "00000000-0000-0000-0000-000000000000")
+    monkeypatch.setattr(process_identity, "_boot_id", "00000000-0000-0000-0000-000000000000")
 
 
 def home_of(box: Workspace) -> layout.Home:

@@ -121,10 +121,11 @@ def test_the_merged_layer_shows_what_the_chain_shows(tmp_path: Path, seed: int) 
     remove_tree(home.root)
 
 
-def test_only_a_full_run_of_one_level_is_merged() -> None:
+def test_only_a_full_run_of_one_level_is_merged_with_what_is_above_it() -> None:
     assert plan_merge([f"x{n}" for n in range(WIDTH - 1)]) == 0
     assert plan_merge([f"x{n}" for n in range(WIDTH)]) == WIDTH
-    assert plan_merge(["x", *[f"m{n}-1" for n in range(WIDTH)]]) == 0
+    assert plan_merge(["x", *[f"m{n}-1" for n in range(WIDTH - 1)]]) == 0
+    assert plan_merge(["x", *[f"m{n}-1" for n in range(WIDTH)]]) == WIDTH + 1
     assert plan_merge([f"m{n}-1" for n in range(WIDTH)] + ["old-2"]) == WIDTH
 
 
@@ -137,6 +138,21 @@ def test_a_chain_stays_short_over_ten_thousand_snapshots() -> None:
         chain.insert(0, "sealed")
         assert len(chain) <= 40
     assert {level_of(layer) for layer in chain} >= {0, 3, 4}
+
+
+@pytest.mark.parametrize("looks", [1, 3, 8, 20])
+def test_a_chain_stays_short_when_every_snapshot_comes_after_some_looks(looks: int) -> None:
+    """A look seals, and what it sealed is merged by itself until a snapshot has it (`capturing._shortened`)."""
+    fresh: list[str] = []
+    kept: list[str] = []
+    for number in range(10_000):
+        for chain in (kept, fresh):
+            if run := plan_merge(chain):
+                chain[:run] = [f"merged-{max(map(level_of, chain[:run])) + 1}"]
+        fresh.insert(0, "sealed")
+        if number % (looks + 1) == looks:
+            kept, fresh = fresh + kept, []
+        assert len(fresh) + len(kept) <= 80
 
 
 def test_a_merge_copies_no_bytes(tmp_path: Path) -> None:

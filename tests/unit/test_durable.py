@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ws import durable
+from ws import durable, filesystem_kinds
 from ws.errors import Busy, NotFound
 from ws.removing import remove_tree
 
@@ -26,12 +27,43 @@ def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) 
 
 
 def test_a_failed_write_leaves_the_old_bytes_and_no_temporary(tmp_path: Path) -> None:
-    directory = tmp_path / "record"
-    directory.mkdir()
-    (directory / "full").touch()
-    with pytest.raises(OSError, match="record"):
-        durable.write_file(str(directory), b"a file cannot replace a directory")
+    path = tmp_path / "record"
+    path.write_bytes(b"old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2, before[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            durable.write_file(str(path), b"new bytes")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
     assert os.listdir(tmp_path) == ["record"]
+    assert path.read_bytes() == b"old"
+
+
+def test_a_file_replaces_a_directory_that_damage_has_put_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "record" / "full").mkdir(parents=True)
+    durable.write_file(str(tmp_path / "record"), b"a file again")
+    assert (tmp_path / "record").read_bytes() == b"a file again"
+    assert os.listdir(tmp_path) == ["record"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "directory", "link", "fifo"])
+def test_a_damaged_lock_file_is_made_again(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "lock"
+    if damage == "directory":
+        (path / "full").mkdir(parents=True)
+    elif damage == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    elif damage == "fifo":
+        os.mkfifo(path)
+    with durable.locked(str(path)):
+        assert path.is_file()
+        assert not path.is_symlink()
+        with pytest.raises(Busy), durable.locked(str(path), timeout_s=0):
+            raise AssertionError("two holders")
+    assert os.listdir(tmp_path) == ["lock"]
 
 
 def test_files_made_durable_together_appear_in_order_or_not_at_all(tmp_path: Path) -> None:
@@ -63,10 +95,10 @@ def test_only_a_journal_keeps_the_order_of_renames(tmp_path: Path) -> None:
         if done.returncode != 0:
             pytest.skip(f"no loop device: {done.stderr}")
         try:
-            assert durable.keeps_order(str(place)) is expected
+            assert filesystem_kinds.keeps_order(str(place)) is expected
         finally:
             subprocess.run(["umount", place], check=True)
-    assert not durable.keeps_order("/proc")
+    assert not filesystem_kinds.keeps_order("/proc")
 
 
 def test_rename_new_refuses_a_name_that_is_taken(tmp_path: Path) -> None:
@@ -140,8 +172,10 @@ def test_a_lock_waits_for_its_holder(tmp_path: Path) -> None:
         timer.join()
 
 
-def test_a_lock_on_a_removed_file_protects_nothing_and_is_refused(tmp_path: Path) -> None:
-    path = str(tmp_path / "lock")
+def test_a_lock_that_was_removed_with_its_directory_protects_nothing_and_is_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "workspace"
+    directory.mkdir()
+    path = str(directory / "lock")
     durable.create_lock_file(path)
     fd = durable.acquire_lock(path)
     waiter_saw: list[BaseException] = []
@@ -155,7 +189,7 @@ def test_a_lock_on_a_removed_file_protects_nothing_and_is_refused(tmp_path: Path
 
     thread = threading.Thread(target=wait)
     thread.start()
-    os.unlink(path)
+    os.rename(directory, tmp_path / "gone")
     os.close(fd)
     thread.join()
     assert waiter_saw

@@ -33,7 +33,7 @@ RECORD = WorkspaceRecord(
     engine="podman",
     created_at=1.5,
     base="base",
-    tree="tree",
+    tree="7" * 40,
     upper="u1",
     ids=Ids(1000, 1000, 201000, 201000),
     options=Options(image="localhost/x", env={"A": "ä\n"}),

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ws.errors import StateError
 from ws.toolbox.events import Event, EventLog, Events, shorten
 
 
@@ -94,9 +97,33 @@ def test_a_link_planted_in_place_of_the_log_is_not_written_through(tmp_path: Pat
     target = tmp_path / "target"
     target.write_text("")
     (tmp_path / "events.jsonl").symlink_to(target)
-    with pytest.raises(OSError, match="symbolic links"):
-        EventLog(str(tmp_path / "events.jsonl")).append(event(1))
+    log = EventLog(str(tmp_path / "events.jsonl"))
+    log.append(event(1))
     assert target.read_text() == ""
+    assert [each.call for each in log.read()] == [event(1).call]
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_damage_put_in_place_of_the_log_is_named_by_a_reader_and_replaced_by_a_writer(
+    tmp_path: Path, make: Callable[[str], None]
+) -> None:
+    path = str(tmp_path / "events.jsonl")
+    make(path)
+    log = EventLog(path)
+    with pytest.raises(StateError, match="is damaged"):
+        list(log.read())
+    with pytest.raises(StateError, match="is damaged"):
+        list(log.follow(until=lambda: True))
+    log.append(event(1))
+    assert [each.call for each in log.read()] == [event(1).call]
+
+
+def test_a_line_of_wrong_types_or_of_brackets_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    wrong = [{"at": "now"}, {"at": 1e300}, {"tool": None}, {"arguments": []}, {"event": "middle"}, {"files_touched": 1}]
+    lines = [json.dumps({**json.loads(event(1).to_json()), **fields}) for fields in wrong]
+    path.write_text("\n".join([*lines, "[" * 200_000, "9" * 5000, event(2).to_json(), ""]))
+    assert [each.call for each in EventLog(str(path)).read()] == [event(2).call]
 
 
 def _write_many(path: str, name: int) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 import tempfile
@@ -16,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from ws import overlay
+from ws import durable, overlay
 from ws.cli.id_checks import check_host_ids
 from ws.cli.text import size
 from ws.engine import keyrings
@@ -279,17 +278,8 @@ def _leftovers(home: Home | None, engines: list[Engine]) -> Iterator[Check]:
 
 def _abandoned(home: Home, name: str) -> bool:
     """Whether the process that had this intent is gone: the living hold its lock."""
-    try:
-        fd = os.open(home.at("pending", name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(fd)
-    return True
+    path = home.at("pending", name)
+    return os.path.lexists(path) and not durable.is_locked(path)
 
 
 def _records(home: Home | None) -> Iterator[Check]:

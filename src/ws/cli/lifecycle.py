@@ -233,11 +233,15 @@ def rm_verb(names: tuple[str, ...], *, everything: bool, yes: bool, dry_run: boo
     if bool(names) == everything:
         raise InvalidRequest("say which workspaces", hint="ws rm NAME…, or ws rm --all")
     with session.manager() as manager:
-        known = {key: info.name for info in manager.list() for key in (info.name, info.id)}
+        meant: dict[str, str] = {}  # ids, and the names to print
         for name in names:
-            if name not in known:
+            found = manager.find_removable(name)
+            if found is None:
                 session.raise_not_found(manager.home, name)
-        wanted = list(dict.fromkeys(known[name] for name in names or sorted(known.values())))
+            meant[found[0]] = found[1]
+        if everything:
+            meant = {info.id: info.name for info in sorted(manager.list(), key=lambda info: info.name)}
+        wanted = list(meant.values())
         if everything and wanted and not yes and not dry_run and not _confirmed(len(wanted)):
             say("nothing was removed")
             return INTERRUPTED
@@ -245,10 +249,10 @@ def rm_verb(names: tuple[str, ...], *, everything: bool, yes: bool, dry_run: boo
         troubles: list[WorkspaceError] = []
         if not dry_run:
             with ProgressBar("removing") as bar:
-                for done, name in enumerate(wanted):
+                for done, (workspace_id, name) in enumerate(meant.items()):
                     bar(f"removing {name}", done, len(wanted))
                     try:
-                        trouble = manager.remove(name)
+                        trouble = manager.remove(workspace_id)
                         troubles += [trouble] if trouble else []
                     except WorkspaceError as error:
                         failures[name] = error

@@ -33,8 +33,10 @@ from ws.engine.base import (
 from ws.engine.confinement import DEFAULT_PATH
 from ws.engine.execution import Collected
 from ws.engine.processes import kill_all, read_status, spawn_detached, with_status
-from ws.errors import ContainerDied, EngineError, InvalidRequest
+from ws.errors import ContainerDied, EngineError, InvalidRequest, StateError
 from ws.layout import EngineName, Ids, boot_id, process_start
+from ws.record_fields import PLAIN_RULES, construct
+from ws.record_files import read_cached_json
 
 _DRAIN_S = 0.2
 _KILLED = 128 + 9
@@ -214,8 +216,9 @@ class NoEngine:
         return os.path.join(self._home, "run", key)
 
     def _record(self, key: str) -> dict[str, Any] | None:
-        found = _read_json(os.path.join(self._directory(key), "container.json"))
-        return found if found and isinstance(found.get("command"), list) else None
+        found = read_cached_json(os.path.join(self._directory(key), "container.json"))
+        named = found is not None and found.get("key") == key and isinstance(found.get("workspace_id"), str)
+        return found if found and named and isinstance(found.get("command"), list) else None
 
     def _state(self, record: Mapping[str, Any]) -> ContainerState:
         process = _read_process(self._directory(record["key"]))
@@ -284,17 +287,8 @@ def _ids_of(user: str) -> tuple[int, int]:
 
 
 def _read_process(directory: str) -> _Process | None:
-    found = _read_json(os.path.join(directory, "process.json"))
+    found = read_cached_json(os.path.join(directory, "process.json"))
     try:
-        return None if found is None else _Process(**found)
-    except TypeError:
+        return None if found is None else construct(_Process, found, PLAIN_RULES)
+    except StateError:
         return None
-
-
-def _read_json(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, "rb") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -11,10 +11,12 @@ as the kernel reports the same, nobody has written to any of them.
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
 import os
+import stat
 import sys
 import threading
 from typing import Final
@@ -22,6 +24,7 @@ from typing import Final
 from ws import durable
 from ws.errors import StateError
 from ws.layout import Home
+from ws.record_files import damaged, read_cached_bytes, read_json
 from ws.removing import remove_tree
 from ws.shim.place import python_command, rg_command, shim_command
 
@@ -59,7 +62,7 @@ def ensure_runtime(home: Home) -> Runtime:
 
 
 def _checked_or_built(home: Home, runtime: Runtime) -> Runtime:
-    if os.path.exists(runtime.path):
+    if os.path.lexists(runtime.path):
         try:
             check_runtime(runtime)
             return runtime
@@ -119,13 +122,13 @@ def _build(home: Home, runtime: Runtime) -> None:
 
 
 def _set_aside(home: Home, runtime: Runtime) -> None:
-    aside = home.staging()
+    """Give a damaged runtime another name. Containers that use it keep it; the collector removes it after them."""
     try:
-        os.chmod(runtime.path, 0o755)
-        os.rename(runtime.path, aside)  # containers that use it keep it
+        if not os.path.islink(runtime.path):
+            os.chmod(runtime.path, 0o755)
+        os.rename(runtime.path, home.at("runtimes", f"{runtime.key}.damaged-{os.urandom(4).hex()}"))
     except FileNotFoundError:
         return  # another process rebuilds it as well
-    remove_tree(aside)
 
 
 def _files(top: str) -> list[str]:
@@ -146,21 +149,35 @@ def _protect(top: str) -> None:
 
 def _sha256(path: str) -> str:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_file) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise StateError(f"the runtime's file {path} cannot be read: {error.strerror}") from error
 
 
+def _open_file(path: str, flags: int) -> int:
+    """A FIFO in the place of a file must not block."""
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return fd
+
+
 def _read_manifest(runtime: Runtime) -> dict[str, str]:
-    try:
-        with open(os.path.join(runtime.path, _MANIFEST), encoding="utf-8") as file:
-            manifest = json.load(file)
-    except (OSError, ValueError) as error:
-        raise StateError(f"the manifest of {runtime.path} cannot be read") from error
-    if not isinstance(manifest, dict):
-        raise StateError(f"the manifest of {runtime.path} is none")
+    path = os.path.join(runtime.path, _MANIFEST)
+    manifest = read_json(path)
+    if manifest is None:
+        raise damaged(path, "it is missing")
+    if not all(isinstance(digest, str) and _is_below(name) for name, digest in manifest.items()):
+        raise damaged(path, "it does not name files and their checksums")
     return manifest
+
+
+def _is_below(name: str) -> bool:
+    """Whether a name of the manifest is that of a file in the runtime."""
+    parts = name.split("/")
+    return "\0" not in name and all(part not in ("", ".", "..") for part in parts)
 
 
 def _stamp(runtime: Runtime, manifest: dict[str, str]) -> str | None:
@@ -177,9 +194,8 @@ def _stamp(runtime: Runtime, manifest: dict[str, str]) -> str | None:
 
 
 def _is_stamped(runtime: Runtime) -> bool:
+    stamp = read_cached_bytes(runtime.path + ".stamp", max_bytes=4096)
     try:
-        with open(runtime.path + ".stamp", encoding="ascii") as file:
-            stamp = file.read()
-        return stamp == _stamp(runtime, _read_manifest(runtime))
-    except (OSError, StateError):
+        return stamp is not None and stamp.decode("ascii", "replace") == _stamp(runtime, _read_manifest(runtime))
+    except StateError:
         return False

@@ -23,6 +23,7 @@ from typing import Any
 
 from ws import durable
 from ws.errors import InvalidName, SnapshotAmbiguous, SnapshotNotFound, StoreDamaged, TagExists
+from ws.record_files import parse_json
 from ws.store.packs import COMMIT, PackWriter
 from ws.store.references import ids_that_begin, numbers_of, read_ref, references_of
 from ws.store.repository import Store
@@ -117,7 +118,7 @@ def read_snapshot(store: Store, commit: str) -> Snapshot:
     message, _, last = text.rpartition(_LAST_LINE)
     try:
         fields = [line.split(b" ", 1) for line in head.split(b"\n")]
-        said = json.loads(last)
+        said = parse_json(last)
         return Snapshot(
             id=commit,
             workspace=said["workspace"],

@@ -234,6 +234,20 @@ class PackWriter:
         self._buffer.clear()
         self._buffered = 0
 
+    def read_back(self, oid: bytes) -> tuple[int, bytes] | None:
+        """Kind and bytes of an object that was added here; None when it was not, or is part of the repository by now.
+
+        For a capture in several steps: each builds on the tree of the one before, which is in no finished pack.
+        """
+        position = self.ids.get(oid)
+        if position is None or self.finished:
+            return None
+        if self._blobs:
+            self._place(self._blobs.finish())
+        self.flush()
+        kind, data, _ = _read_entry(self._fd, self.offsets[position])
+        return kind, data
+
     def finish(self, references: Sequence[tuple[str, bytes]] = ()) -> str | None:
         """Make the pack part of the repository, durably; its path, or None when it would be empty.
 
@@ -346,34 +360,38 @@ class Pack:
 
     def read(self, position: int) -> tuple[int, bytes, bytes]:
         """Kind, bytes, and for a delta the id of its base. Raises ValueError when the entry is no entry."""
-        fd, offset = self.descriptor(), self.index.offset(position)
-        data = os.pread(fd, _FIRST_READ, offset)
-        try:
-            byte = data[0]
-            kind, size, shift, at = byte >> 4 & 7, byte & 15, 4, 1
-            while byte & 0x80:
-                byte = data[at]
-                size |= (byte & 0x7F) << shift
-                shift += 7
-                at += 1
-            base = b""
-            if kind == REF_DELTA:
-                base = data[at : at + 20]
-                at += 20
-            elif kind not in KINDS:
-                raise ValueError("no such type of entry")
-            if size <= len(data) - at - 7 and data[at : at + 3] == _STORED:
-                return kind, data[at + 7 : at + 7 + size], base  # as `wrap` wrote it; the id vouches for it
-            inflate = _deflate.decompressobj()
-            # One byte more than promised is asked for: a stream that holds more is damaged, or a bomb.
-            content = inflate.decompress(data[at:], size + 1)
-            if not inflate.eof and len(content) <= size:
-                content = _read_on(fd, inflate, content, size, offset + len(data))
-        except _BAD_ENTRY as error:
-            raise ValueError(str(error)) from None
-        if len(content) != size or not inflate.eof:
-            raise ValueError("the entry does not have the size it says")
-        return kind, content, base
+        return _read_entry(self.descriptor(), self.index.offset(position))
+
+
+def _read_entry(fd: int, offset: int) -> tuple[int, bytes, bytes]:
+    """Kind, bytes, and for a delta the id of its base. Raises ValueError when the entry is no entry."""
+    data = os.pread(fd, _FIRST_READ, offset)
+    try:
+        byte = data[0]
+        kind, size, shift, at = byte >> 4 & 7, byte & 15, 4, 1
+        while byte & 0x80:
+            byte = data[at]
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+        base = b""
+        if kind == REF_DELTA:
+            base = data[at : at + 20]
+            at += 20
+        elif kind not in KINDS:
+            raise ValueError("no such type of entry")
+        if size <= len(data) - at - 7 and data[at : at + 3] == _STORED:
+            return kind, data[at + 7 : at + 7 + size], base  # as `wrap` wrote it; the id vouches for it
+        inflate = _deflate.decompressobj()
+        # One byte more than promised is asked for: a stream that holds more is damaged, or a bomb.
+        content = inflate.decompress(data[at:], size + 1)
+        if not inflate.eof and len(content) <= size:
+            content = _read_on(fd, inflate, content, size, offset + len(data))
+    except _BAD_ENTRY as error:
+        raise ValueError(str(error)) from None
+    if len(content) != size or not inflate.eof:
+        raise ValueError("the entry does not have the size it says")
+    return kind, content, base
 
 
 def _read_on(fd: int, inflate: Any, content: bytes, size: int, position: int) -> bytes:

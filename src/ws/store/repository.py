@@ -50,6 +50,7 @@ class Store:
         self._memory = lasting_memory(path) if lasting else Memory(path)
         self._checks = Checks(self._memory.ledger)
         self._doubtful: bool | None = None  # whether a pack is damaged; None: not asked since the last look
+        self._writer: packs.PackWriter | None = None  # of the pack that is being written
         self._looked = False  # who only reads references needs no packs
         if not os.path.exists(os.path.join(path, "HEAD")):
             self._create()
@@ -254,7 +255,10 @@ class Store:
         return None
 
     def read(self, oid: bytes, kind: int, *, path: bytes = b"") -> bytes:
-        """The bytes of an object. Raises StoreDamaged, naming it and `path`, when missing or wrong."""
+        """The bytes of an object, also of one in the pack that is being written.
+
+        Raises StoreDamaged, naming it and `path`, when it is missing or wrong.
+        """
         found = self._memory.get(oid)
         if found is None:
             found = self._read(oid, path)
@@ -272,6 +276,8 @@ class Store:
                     return kind, data
             except (ValueError, OSError, StoreDamaged):
                 pass  # the long way says what is wrong
+        elif self._writer and (pending := self._writer.read_back(oid)):
+            return pending
         trouble = "is missing"
         for attempt in range(_LOOKS):
             gone = False
@@ -338,9 +344,11 @@ class Store:
             self.refresh()
             self.bound_checks(QUICK_BYTES if quick else THOROUGH_BYTES)
             writer = packs.PackWriter(self.pack_directory, self.contains, judge=self, quick=quick)
+            self._writer = writer
             try:
                 yield writer
             finally:
+                self._writer = None
                 writer.abort()
                 if writer.finished:
                     name, index = writer.finished

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from operator import attrgetter, ne
 from typing import Any
 
+from ws.record_files import parse_json, read_cached_bytes
 from ws.store import chunks
 from ws.store.descent import Descent
 from ws.store.gathering import RACY, Row
@@ -28,6 +29,7 @@ from ws.store.reading import OPEN_FLAGS
 from ws.store.trees import CHUNKED_FROM_BYTES
 
 _MAGIC = b"ws stat cache 1\n"
+_MAX_BYTES = 2 << 30  # of a cache that is read at all: about 20 million files
 _PATH_MAX = 4000  # longer paths are looked at from their directory
 _INODE, _SIZE, _CTIME = attrgetter("st_ino"), attrgetter("st_size"), attrgetter("st_ctime_ns")
 _DEVICE = attrgetter("st_dev")
@@ -149,10 +151,17 @@ class StatCache:
         digest = hashlib.sha1(body, usedforsecurity=False).digest()
         if not data.startswith(_MAGIC) or data[len(_MAGIC) : len(_MAGIC) + 20] != digest:
             return None
+        try:
+            return cls._parse(data)
+        except (ValueError, KeyError, TypeError):
+            return None  # it has its checksum, and was written by another version
+
+    @classmethod
+    def _parse(cls, data: bytes) -> StatCache:
         cache = cls()
         at = data.index(b"\n", len(_MAGIC) + 20) + 1
-        head = json.loads(data[len(_MAGIC) + 20 : at])
-        cache.facts = head["facts"]
+        head = parse_json(data[len(_MAGIC) + 20 : at])
+        cache.facts = dict(head["facts"])
         parts = []
         for size in head["sizes"]:
             parts.append(data[at : at + size])
@@ -176,6 +185,12 @@ class StatCache:
             self._file_sizes,
             self._file_ctimes,
         )
+
+
+def load_cache(path: str) -> StatCache | None:
+    """The cache in a file; None when it is missing or damaged."""
+    data = read_cached_bytes(path, max_bytes=_MAX_BYTES)
+    return None if data is None else StatCache.from_bytes(data)
 
 
 def _first_difference(*columns: tuple[list[os.stat_result], attrgetter[int], array[int]]) -> int:

@@ -8,17 +8,26 @@ done by then.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ws import durable
+from ws.errors import StateError
+from ws.record_fields import PLAIN_RULES, construct, is_moment, one_of
+from ws.record_files import MISSING, damaged, parse_json, read_state_file, type_of
+from ws.record_types import Moment
+
 EventKind = Literal["start", "end", "error"]
 
 MAX_VALUE_CHARS = 200
+_MAX_LINE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,7 @@ class Event:
     event: EventKind
     call: str
     tool: str
-    at: float
+    at: Moment
     arguments: Mapping[str, Any] = field(default_factory=dict)
     dialect: str = "standard"
     tier: str = ""
@@ -50,15 +59,23 @@ class Event:
 
     @classmethod
     def from_json(cls, text: str) -> Event:
-        """Raises ValueError when the line is none of ours."""
+        """Raises ValueError when the line is malformed."""
+        fields = parse_json(text.encode(errors="replace"))
+        if not isinstance(fields, dict):
+            raise ValueError("not an event: no JSON object")
+        known = {name: value for name, value in fields.items() if name in cls.__slots__}
         try:
-            fields = json.loads(text)
-            known = {name: value for name, value in fields.items() if name in cls.__slots__}
-            known["files_touched"] = tuple(known.get("files_touched", ()))
-            return cls(**known)
-        except (TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"not an event: {error}") from None
+            return construct(cls, known, _RULES)
+        except StateError as error:
+            raise ValueError(f"not an event: {error.message}") from None
 
+
+_RULES = {
+    **PLAIN_RULES,
+    "EventKind": one_of(EventKind),
+    "Moment": is_moment,
+    "Mapping[str, Any]": lambda value: isinstance(value, dict),
+}
 
 Subscriber = Callable[[Event], None]
 
@@ -88,13 +105,27 @@ class EventLog:
 
     def append(self, event: Event) -> None:
         line = event.to_json().encode("ascii") + b"\n"
-        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = self._open_to_append()
         try:
             os.write(fd, line)
             if os.fstat(fd).st_size > self._max_bytes:
                 self._rotate(fd)
         finally:
             os.close(fd)
+
+    def _open_to_append(self) -> int:
+        """The log, made if it is not there, or if damage has put something else in its place."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            fd = os.open(self.path, flags, 0o600)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return fd
+            os.close(fd)
+        except OSError as error:
+            if error.errno not in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
+                raise
+        durable.write_file(self.path, b"", sync=False)
+        return os.open(self.path, flags, 0o600)
 
     def _rotate(self, fd: int) -> None:
         """Rename the file away once, however many processes find it full at the same time."""
@@ -106,13 +137,16 @@ class EventLog:
             pass  # another process has just renamed it
 
     def read(self) -> Iterator[Event]:
-        """What the log holds now, oldest first; lines that are none of ours are passed over."""
+        """What the log holds now, oldest first; malformed lines are passed over.
+
+        Raises StateError when the file is no file, or larger than a log of ours.
+        """
         for path in (self.path + ".1", self.path):
             try:
-                with open(path, "rb") as file:
-                    yield from _events(file)
-            except FileNotFoundError:
+                data = read_state_file(path, max_bytes=4 * self._max_bytes)
+            except MISSING:
                 continue
+            yield from _events(data.split(b"\n"))
 
     def follow(
         self, *, until: Callable[[], bool] = lambda: False, poll_s: float = 0.2, from_start: bool = True
@@ -153,6 +187,7 @@ class _Tail:
                 return
             while chunk := os.read(self._fd, 65_536):
                 *whole, self._rest = (self._rest + chunk).split(b"\n")
+                self._rest = self._rest[-_MAX_LINE_BYTES:]
                 yield from whole
             if self._is_current():
                 return
@@ -160,9 +195,14 @@ class _Tail:
 
     def _open(self) -> bool:
         try:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return False
+        except OSError as error:
+            raise damaged(self._path, f"it cannot be read: {error.strerror}") from error
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            self.close()
+            raise damaged(self._path, f"it is {type_of(self._path)}, not a file")
         if not self._from_start:
             os.lseek(self._fd, 0, os.SEEK_END)
         self._from_start = True

@@ -10,6 +10,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from ws import durable
+from ws.record_files import read_cached_json
 
 
 class FileMemory(MutableMapping[str, Any]):
@@ -40,12 +41,7 @@ class FileMemory(MutableMapping[str, Any]):
         return len(self._load())
 
     def _load(self) -> dict[str, Any]:
-        try:
-            with open(self._path, encoding="utf-8") as file:
-                held = json.load(file)
-        except (FileNotFoundError, ValueError):  # not there yet, or not what was written: nothing is remembered
-            return {}
-        return held if isinstance(held, dict) else {}
+        return read_cached_json(self._path) or {}  # missing or damaged: nothing is remembered
 
     def _save(self, held: dict[str, Any]) -> None:
         durable.write_file(self._path, json.dumps(held).encode())

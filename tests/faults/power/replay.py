@@ -27,7 +27,7 @@ from power.disk import FILESYSTEMS, IMAGES, Cut, Log, mounted, run, spread
 from power.service import engine_here
 from power.story import ABSENT, ANY, Promises, Recording, look
 from tree_picture import Picture, picture
-from ws import layout
+from ws import process_identity
 from ws.errors import WorkspaceError
 from ws.layout import EngineName
 from ws.manager import Manager
@@ -151,7 +151,7 @@ def _judged(action: Callable[[], None], writing: int, engine: EngineName) -> int
         signal.alarm(DEADLINE_S)
         if engine == "none":
             run("mount", "-t", "proc", "proc", "/proc")
-        layout._boot_id = str(uuid.uuid4())
+        process_identity._boot_id = str(uuid.uuid4())
         with engine_here(engine):
             action()
     except (AssertionError, WorkspaceError) as error:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -12,6 +9,7 @@ import click
 from ws.cli import execution, session
 from ws.cli.execution import ExecRequest
 from ws.cli.group import CommandVerb, json_option, name_argument
+from ws.cli.interrupts import undisturbed
 from ws.cli.lifecycle import create_options, pairs, request_of, tell_made
 from ws.cli.render import ProgressBar
 
@@ -145,17 +143,5 @@ def run_verb(source: str | None, *, command: tuple[str, ...], as_json: bool, **o
             tell_made(workspace.info())
             return execution.run_in(workspace, request)
         finally:
-            with _undisturbed(), ProgressBar("removing"):
+            with undisturbed(), ProgressBar("removing"):
                 workspace.remove()
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let a second Ctrl-C wait: the removal is what the first one asked for."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

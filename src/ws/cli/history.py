@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ws.cli import session
+from ws.cli import interrupts, session
 from ws.cli.group import Verb, complete_snapshots, json_option, name_argument
 from ws.cli.render import ProgressBar, print_json, print_table
 from ws.cli.text import age, escape, say, size
@@ -75,8 +75,16 @@ def snapshot_verb(
     limits = {
         key: parse_size(value) for key, value in (("max_file", max_file), ("max_total", max_total)) if value is not None
     }
-    with ProgressBar("snapshot"):
-        taken = session.open_named(name).snapshot(message, tag=tag, **limits)
+    workspace = session.open_named(name)
+    begun = time.time()
+
+    def fate() -> str:
+        newest = workspace.snapshots()[-1:]
+        taken = bool(newest) and newest[0].created_at.timestamp() >= begun
+        return f"the snapshot was taken: {newest[0].id}" if taken else "nothing was kept"
+
+    with interrupts.explained(fate), ProgressBar("snapshot"):
+        taken = workspace.snapshot(message, tag=tag, **limits)
     for line in taken.skipped:
         say(f"note: left out {escape(line)}")
     if as_json:

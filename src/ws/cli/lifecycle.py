@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ws.cli import session
+from ws.cli import interrupts, session
 from ws.cli.group import INTERRUPTED, Verb, complete_names, json_option, name_argument
 from ws.cli.main import report
 from ws.cli.render import STATUS_COLOURS, ProgressBar, print_facts, print_json, print_table
@@ -92,7 +92,8 @@ def create_verb(source: str | None, *, count: int | None, as_json: bool, **optio
     happens in the workspace changes it. Prints the workspace's name. A container that waits in the pool is used (`ws
     pool --help`); with WS_POOL=N the pool is filled again afterwards, in the background.
     """
-    with session.manager() as manager, ProgressBar("preparing") as bar:
+    nothing = interrupts.explained(lambda: "nothing was kept")
+    with nothing, session.manager() as manager, ProgressBar("preparing") as bar:
         request = request_of(options)
         if count is None:
             made = [manager.create(source, progress=bar, **request)]

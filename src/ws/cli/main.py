@@ -18,12 +18,12 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from ws.cli import interrupts
 from ws.cli.text import decodable, escape, paint, say
 from ws.errors import ApplyConflict, WorkspaceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import FrameType
 
 INTERRUPTED = 128 + signal.SIGINT
 BROKEN_PIPE = 128 + signal.SIGPIPE
@@ -32,9 +32,7 @@ BROKEN_PIPE = 128 + signal.SIGPIPE
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one command line and end the process with its status."""
     _fill_standard_descriptors()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-            signal.signal(number, _terminated)
+    interrupts.install()
     words = list(sys.argv[1:] if argv is None else argv)
     status = run(words)
     try:
@@ -57,10 +55,6 @@ def _fill_standard_descriptors() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-
-
-def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def run(words: list[str]) -> int:

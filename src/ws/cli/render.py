@@ -6,6 +6,7 @@ when that is a terminal, and only when the work takes longer than half a second:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ws.cli import interrupts
 from ws.cli.text import decodable, escape, paint
 
 if TYPE_CHECKING:
@@ -73,8 +75,10 @@ class ProgressBar:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._timer: threading.Timer | None = None
+        self._work = contextlib.ExitStack()
 
     def __enter__(self) -> ProgressBar:
+        self._work.enter_context(interrupts.at_work())
         if sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._timer = threading.Timer(BAR_DELAY_S, self._show)
             self._timer.daemon = True
@@ -84,6 +88,7 @@ class ProgressBar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._work.close()
         if self._timer is None:
             return
         self._timer.cancel()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ws.cli import session
+from ws.cli import interrupts, session
 from ws.cli.diffs import change_facts, harmless
 from ws.cli.group import Verb, json_option, name_argument
 from ws.cli.render import ProgressBar, print_json
@@ -235,7 +235,8 @@ def import_verb(bundle: str, *, as_json: bool, **options: Any) -> None:
     Everything in it is checked before anything is kept. Its snapshots keep their ids. The directory it was made from is
     one of another machine, so `ws apply` needs --to. Prints its name.
     """
-    with session.manager() as manager, ProgressBar("importing") as bar:
+    nothing = interrupts.explained(lambda: "nothing was kept")
+    with nothing, session.manager() as manager, ProgressBar("importing") as bar:
         made = manager.import_bundle(bundle, progress=bar, **options)
     if as_json:
         print_json(dataclasses.asdict(made.info()))

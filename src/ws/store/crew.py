@@ -14,6 +14,7 @@ import dataclasses
 import marshal
 import os
 import queue
+import signal
 import struct
 import subprocess
 import sys
@@ -64,6 +65,7 @@ class Helper:
                 pass_fds=[jobs_read, done_write, *lent],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C at the terminal is for the first process, which ends this one
             )
         except BaseException:
             os.close(jobs_write)
@@ -149,6 +151,8 @@ class Helper:
 def work(jobs: int, done: int, source: int, copy: int, earlier: int) -> None:
     """The second process: until the end of `jobs`, or the first error."""
     os.umask(0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the end of the pipe, or SIGKILL, is what ends us
     with os.fdopen(jobs, "rb") as pipe:
         path, rules = _receive(pipe)
         with Store(path) as store:

@@ -133,7 +133,7 @@ def launch(
     from ws.remote.runtime import ensure_runtime, shim_command
 
     runtime = ensure_runtime(home)
-    inner, idmap = _own_ids(home, engine, key, ids)
+    inner, idmap = (ids, None) if engine.name == "none" else idmaps.own_ids(home, key, ids)
     run_dir = create_run_dir(home, inner, key)
     inside = engine.name != "none"
     command = shim_command(
@@ -167,20 +167,6 @@ def launch(
     finally:
         if idmap is not None:
             os.close(idmap)
-
-
-def _own_ids(home: Home, engine: Engine, key: str, ids: Ids) -> tuple[Ids, int | None]:
-    """Host ids for a new container that no other has, and the map from those on disk; without a map, those on disk.
-
-    A slot that is taken here and not used is free again as soon as this process ends.
-    """
-    if engine.name == "none" or os.geteuid() != 0 or overlay.in_user_namespace():
-        return ids, None
-    on_disk = ids.host_uid - ids.uid, ids.host_gid - ids.gid
-    first = id_slots.take_slot(home.run(key), avoid=on_disk)
-    inner = Ids(ids.uid, ids.gid, first + ids.uid, first + ids.gid)
-    idmap = idmaps.create(home, ids, inner)
-    return (ids, None) if idmap is None else (inner, idmap)
 
 
 def abandon(home: Home, engine: Engine, container_id: str, key: str) -> None:

@@ -21,7 +21,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 
-from ws import overlay, userns
+from ws import id_slots, overlay, userns
 from ws.engine import RUN
 from ws.engine.inside import open_inside
 from ws.errors import ContainerDied, KernelRefused
@@ -31,6 +31,8 @@ from ws.subordinate_ids import SLOT_IDS
 _NAME = "idmap"
 _NS_GET_NSTYPE = 0xB703
 _CLONE_NEWUSER = 0x10000000
+# A kernel or a filesystem without it, or a machine that allows no user namespaces (ENOSPC: user.max_user_namespaces).
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSPC)
 
 
 def container_ids(pid: int, ids: Ids) -> Ids:
@@ -41,6 +43,22 @@ def container_ids(pid: int, ids: Ids) -> Ids:
     except (FileNotFoundError, ProcessLookupError):
         raise ContainerDied(f"process {pid} is gone") from None
     return Ids(ids.uid, ids.gid, int(fields[b"Uid"].split()[0]), int(fields[b"Gid"].split()[0]))
+
+
+def own_ids(home: Home, key: str, ids: Ids) -> tuple[Ids, int | None]:
+    """Host ids for a new container that no other has, and the map from those on disk, which the caller closes.
+
+    Without a map, those on disk. A slot that is taken here and not used is free again as soon as this process ends.
+    """
+    if os.geteuid() != 0 or overlay.in_user_namespace():
+        return ids, None
+    if max(ids.uid, ids.gid) >= SLOT_IDS:  # a workspace of an older ws, on docker
+        return ids, None
+    on_disk = ids.host_uid - ids.uid, ids.host_gid - ids.gid
+    first = id_slots.take_slot(home.run(key), avoid=on_disk)
+    inner = Ids(ids.uid, ids.gid, first + ids.uid, first + ids.gid)
+    idmap = create(home, ids, inner)
+    return (ids, None) if idmap is None else (inner, idmap)
 
 
 @contextlib.contextmanager
@@ -71,18 +89,20 @@ def opened(home: Home, key: str, pid: int, ids: Ids) -> Iterator[int | None]:
 def create(home: Home, on_disk: Ids, there: Ids) -> int | None:
     """The user namespace for a container that is about to be made; the caller closes it.
 
-    None when this kernel, or the filesystem of WS_HOME, cannot show files under other ids in an overlay.
+    None when this kernel, or the filesystem of WS_HOME, cannot show files under other ids in an overlay. Raises
+    KernelRefused for any other trouble: a container must not share ids because memory was short for a moment.
     """
+    namespace = -1
     try:
         namespace = _create(on_disk, there)
-    except KernelRefused:
-        return None
-    try:
         parts = (home.at("layers"), home.at("bases"))
         os.close(overlay.MountPlan(lowers=parts, upper=None, idmap=namespace).execute())
-    except KernelRefused:
-        os.close(namespace)
-        return None
+    except BaseException as error:
+        if namespace >= 0:
+            os.close(namespace)
+        if isinstance(error, KernelRefused) and error.errno in _UNSUPPORTED:
+            return None
+        raise
     return namespace
 
 

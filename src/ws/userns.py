@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -61,11 +62,12 @@ def _helper(*words: str) -> Iterator[int]:
             held.callback(os.close, go)
             actions = [(os.POSIX_SPAWN_DUP2, *pair) for pair in ((waiting, 0), (said, 1), (said, 2))]
             command = [sys.executable, "-I", "-S", __file__, *words]
-            pid = os.posix_spawn(sys.executable, command, {}, file_actions=actions)
+            pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
         try:
             answer = os.read(ready, 4096)
             if answer != _DONE:
-                raise OSError(f"no user namespace: {answer.decode(errors='replace')[-200:].strip()}")
+                code = int(answer) if answer.isdigit() else errno.EIO
+                raise OSError(code, f"user namespace: {os.strerror(code)}")
             yield pid
         finally:
             held.close()  # the process ends with its input
@@ -78,6 +80,17 @@ def _reap(pid: int) -> None:
 
 
 def main() -> None:
+    """Say that it is done, or the number of the error, and wait for the end of the input."""
+    try:
+        _work()
+        answer = _DONE
+    except OSError as error:
+        answer = str(error.errno).encode()
+    os.write(1, answer)
+    os.read(0, 1)
+
+
+def _work() -> None:
     """The words: `create`, or `enter`, a namespace's path, and limits as NAME=VALUE."""
     libc = ctypes.CDLL(None, use_errno=True)
     if sys.argv[1] == "create":
@@ -89,8 +102,6 @@ def main() -> None:
         # Not `open`: in the namespace the files of Python's own library may be out of reach.
         with contextlib.suppress(FileNotFoundError):
             os.write(os.open(f"/proc/sys/user/{name}", os.O_WRONLY), value.encode())
-    os.write(1, _DONE)
-    os.read(0, 1)
 
 
 def _check(result: int) -> None:

@@ -133,8 +133,12 @@ def test_another_user_of_a_container_has_ids_of_the_container_too(manager: Keepi
         made = os.stat(f"/proc/{pid_of(box)}/root{WORKSPACE}/open/{user}")
         assert (made.st_uid, made.st_gid) == (first + 33, first + 33)
     assert shell(box, "whoami", user="www-data") == "www-data"
-    with pytest.raises(InvalidRequest):
-        box.exec(["true"], user="70000") if manager.engine().name == "docker" else manager.create(user="70000")
+    for user in ("70000", "70000:1000", "1000:70000", f"{first + SLOT_IDS + 1000}"):
+        with pytest.raises(InvalidRequest):
+            manager.create(user=user)
+        if manager.engine().name == "docker":
+            with pytest.raises(InvalidRequest):
+                box.exec(["true"], user=user)
     snapshot = box.snapshot("with a file of another user")
     box.restore("base")
     box.restore(snapshot.id)

@@ -169,20 +169,19 @@ class DockerEngine:
                 "root in a docker container is root on the host",
                 hint="choose another user with --user, or use podman, which maps root away",
             )
-        if uid < 0 or gid < 0 or uid >= 2**31 or gid >= 2**31:
-            raise InvalidRequest(f"{uid}:{gid} is not a user and a group")
+        if not (0 < uid < SLOT_IDS and 0 < gid < SLOT_IDS):
+            raise InvalidRequest(f"user {uid}:{gid} is outside 1..{SLOT_IDS - 1}", hint="choose a smaller id")
         return Ids(uid, gid, uid, gid)
 
     def _shifted(self, number: int, first: int) -> int:
         """The host id for an id of the image, in a container whose ids begin at `first`. Raises InvalidRequest."""
         inner = number - first if number >= first else number  # the container's own passwd names host ids
         self.host_ids(inner, inner)
-        if first and inner >= SLOT_IDS:
-            raise InvalidRequest(f"user {inner} is outside 1..{SLOT_IDS - 1}", hint="choose a smaller id")
         return first + inner
 
     def create(self, spec: ContainerSpec) -> str:
-        self.host_ids(spec.ids.uid, spec.ids.gid)
+        if 0 in (spec.ids.uid, spec.ids.gid, spec.ids.host_uid, spec.ids.host_gid):
+            self.host_ids(0, 0)
         image = self._inspect_image(spec.options.image)
         declared = (image.get("Config") or {}).get("Volumes") or {}
         volumes = {"/" + posixpath.normpath("/" + path).lstrip("/") for path in declared}

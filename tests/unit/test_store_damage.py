@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ws import bases
-from ws.errors import StoreDamaged
+from ws.errors import StateUnusable, StoreDamaged
 from ws.layout import Home, Ids, open_home
 from ws.store import commits, gc, packs, references, trees, vouching
 from ws.store.commits import Snapshot
@@ -399,6 +400,41 @@ def test_nothing_is_collected_while_a_reference_is_lost_for_good(path: str, proj
         done = gc.collect(store, counts=lambda: {"w": 2})
         assert done.lost == ("w",)
         assert store.read(rubbish, BLOB)
+
+
+@pytest.mark.parametrize("name", ["ws.lock", "ws.gc.lock", "ws.refs.lock"])
+@pytest.mark.parametrize(
+    "damage", [os.unlink, replace_by_directory, replace_by_fifo, replace_by_link, "empty directory"]
+)
+def test_a_bad_lock_file_is_made_anew_or_named(path: str, project: Path, name: str, damage: object) -> None:
+    take(path, project)
+    lock = os.path.join(path, name)
+    Path(lock).touch()
+    if damage == "empty directory":
+        os.unlink(lock)
+        os.mkdir(lock)
+    else:
+        damage(lock)  # type: ignore[operator]
+    mended = damage in (os.unlink, "empty directory")
+    (project / "a").write_text("changed")
+    with contextlib.nullcontext() if mended else pytest.raises(StateUnusable, match=name):
+        take(path, project)
+        with Store(path) as store:
+            gc.collect(store)
+            sweep(store)
+    if mended:
+        assert Path(lock).is_file()
+
+
+def test_without_its_pack_directory_the_store_says_so(path: str, project: Path) -> None:
+    take(path, project)
+    os.rename(os.path.join(path, "objects/pack"), os.path.join(path, "objects/moved"))
+    for put in (lambda: None, lambda: Path(path, "objects/pack").write_bytes(b"")):
+        put()
+        with pytest.raises(StoreDamaged, match="pack directory"):
+            take(path, project)
+        with Store(path) as store, pytest.raises(StoreDamaged, match="pack directory"):
+            gc.collect(store)
 
 
 def test_a_writer_that_only_hashes_needs_no_judge() -> None:

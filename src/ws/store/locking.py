@@ -29,6 +29,8 @@ import os
 from typing import TYPE_CHECKING
 
 from ws import durable
+from ws.errors import StateUnusable
+from ws.store.plain import is_plain
 
 if TYPE_CHECKING:
     from ws.store.repository import Store
@@ -38,22 +40,41 @@ REMOVER_WAIT_S = 60.0
 
 
 def maintaining(store: Store, *, timeout_s: float) -> contextlib.AbstractContextManager[int]:
-    """Hold `ws.gc.lock`: the only process that replaces packs. Raises Busy."""
-    path = os.path.join(store.path, "ws.gc.lock")
-    durable.create_lock_file(path)
+    """Hold `ws.gc.lock`: the only process that replaces packs. Raises Busy, StateUnusable."""
+    path = _lock_file(os.path.join(store.path, "ws.gc.lock"))
     return durable.locked(path, timeout_s=timeout_s, what="the collector of the store")
 
 
 def adding(store: Store, *, timeout_s: float = WRITER_WAIT_S) -> contextlib.AbstractContextManager[int]:
-    """Hold `ws.lock` shared: files may be added to the pack directory. Raises Busy."""
-    return durable.locked(store.lock, shared=True, timeout_s=timeout_s, what="the store")
+    """Hold `ws.lock` shared: files may be added to the pack directory. Raises Busy, StateUnusable."""
+    return durable.locked(_lock_file(store.lock), shared=True, timeout_s=timeout_s, what="the store")
 
 
 def removing(store: Store, *, timeout_s: float = REMOVER_WAIT_S) -> contextlib.AbstractContextManager[int]:
-    """Hold `ws.lock` exclusively: no process adds anything. Raises Busy."""
-    return durable.locked(store.lock, timeout_s=timeout_s, what="the store")
+    """Hold `ws.lock` exclusively: no process adds anything. Raises Busy, StateUnusable."""
+    return durable.locked(_lock_file(store.lock), timeout_s=timeout_s, what="the store")
 
 
 def listing_references(store: Store) -> contextlib.AbstractContextManager[int]:
-    """Hold `ws.refs.lock`: the only process that writes `packed-refs`. Raises Busy."""
-    return durable.locked(store.refs_lock, what="the list of references")
+    """Hold `ws.refs.lock`: the only process that writes `packed-refs`. Raises Busy, StateUnusable."""
+    return durable.locked(_lock_file(store.refs_lock), what="the list of references")
+
+
+def _lock_file(path: str) -> str:
+    """The path, with a lock file there: it holds nothing, so one that is gone is made anew. Raises StateUnusable.
+
+    Only an empty directory is removed from its place: a regular file may be the lock of another process.
+    """
+    if is_plain(path):
+        return path
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)
+        durable.create_lock_file(path)
+    except OSError as error:
+        if is_plain(path):  # another process has just put it right
+            return path
+        raise StateUnusable(
+            f"{path} is not a lock file: {error.strerror}", hint="move it away; a lock file holds nothing"
+        ) from error
+    return path

@@ -310,6 +310,6 @@ def remove_leftovers(top: int) -> None:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_any(top, name)
         except BlockingIOError:
-            pass  # somebody is at work
+            pass  # another apply is under way
         finally:
             os.close(fd)

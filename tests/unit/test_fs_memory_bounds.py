@@ -28,7 +28,7 @@ from ws.fs.memory import MemoryFilesystem
 from ws.fs.protocol import Limits
 from ws.tools.context import ToolContext
 from ws.tools.reading import read_file
-from ws.tools.trash import Backups
+from ws.tools.trash import Backups, Retention
 fs = HostFilesystem(sys.argv[1], durable=False)
 {body}
 assert peak() < 64 * 1024, f"{{peak()}} KB"
@@ -49,7 +49,10 @@ BODIES = {
         "else: raise AssertionError"
     ),
     "grep in one line": "assert fs.grep('needle', 'big') == ()",
-    "keep a backup": "Backups(fs, HostFilesystem(sys.argv[1] + '/kept', durable=False)).save('big')",
+    "keep a backup": (
+        "kept = HostFilesystem(sys.argv[1] + '/kept', durable=False)\n"
+        "Backups(fs, kept, retention=Retention(max_bytes=2 << 30)).save('big')"
+    ),
     "read_file": ("read_file(ToolContext(fs, Backups(fs, MemoryFilesystem())), path='lines', view_range=[90_000, -1])"),
 }
 

@@ -55,4 +55,14 @@ def run_tool(
         return command(**params)
     module = import_module(f"ws.tools.{HOMES[tool]}")
     function: Callable[..., ToolResult] = getattr(module, tool)
-    return function(context, **params)
+    result = function(context, **params)
+    removed = context.backups.take_removed()
+    return _with_removed(result, removed) if removed else result
+
+
+def _with_removed(result: ToolResult, removed: int) -> ToolResult:
+    """Say that backups went to make room; `undo` cannot bring them back."""
+    from dataclasses import replace
+
+    note = f"{removed} of the oldest backups were removed to make room"
+    return replace(result, message=f"{result.message}; {note}", data={**result.data, "backups_removed": removed})

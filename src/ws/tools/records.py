@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 
 from ws.errors import NotFound
 from ws.fs.protocol import ByteReader, FileStat, Filesystem
+from ws.tools.budget import Budget, Size, size_of
 
 Kind = Literal["file", "link", "directory", "absent", "moved"]
 
@@ -41,6 +42,8 @@ class Retention:
 
     max_per_path: int = 50
     max_age_s: float = 30 * 86_400.0
+    max_bytes: int = 256 << 20
+    max_entries: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class Records:
         self._store = store
         self._retention = retention
         self._next_sweep = 0.0
+        most = Size(retention.max_bytes, retention.max_entries)
+        self.budget = Budget(store, most, ids=self._ids, forget=self.forget)
         self._known: dict[str, tuple[list[str], int]] = {}  # names of a directory, and how often they may be relied on
 
     # making
@@ -134,6 +139,8 @@ class Records:
     ) -> Backup:
         """Write a record: of bytes in hand or as they come, or of what is moved here out of another filesystem.
 
+        The oldest records go where the budget needs it. Raises LimitExceeded for what is larger than all of it.
+
         Commit point: the record's file.
         """
         key = _key(path)
@@ -151,6 +158,8 @@ class Records:
             twin=change.twin(path),
             again=change.again,
         )
+        inside = size_of(out_of, path) if out_of is not None else Size(len(whole) or facts.size_bytes)
+        self.budget.make_room(path, Size(inside.size_bytes, inside.entries + 1))
         if out_of is not None:
             from ws.fs.transfer import move_between
 
@@ -222,6 +231,9 @@ class Records:
         except (OSError, ValueError):
             return None  # purged meanwhile, or not a record of ours
         return Backup(id=record_id, **fields)
+
+    def _ids(self) -> list[str]:
+        return [f"{key}/{name}" for key in self._keys() for name in self._names(key)]
 
     def _keys(self) -> list[str]:
         return [entry.name for entry in self._store.list() if entry.is_directory]

@@ -34,6 +34,10 @@ class Backups:
         self.retention = retention or Retention()
         self._records = Records(store, self.retention)
 
+    def take_removed(self) -> int:
+        """How many of the oldest records went since the last time, because the budget was used up."""
+        return self._records.budget.take_removed()
+
     # before a change
 
     def keep(self, path: str, found: WholeFile, *, reason: str = "edit") -> Backup:

@@ -1,0 +1,89 @@
+"""How much backups and trash may take: bytes and entries, over all paths of a workspace. The oldest go first.
+
+What there is is counted once from the store, then kept in step; before anything is removed it is counted again, because
+other processes and other sets of rules write to the same store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ws.errors import InvalidRequest, LimitExceeded
+from ws.fs.protocol import Filesystem
+
+
+class Size(NamedTuple):
+    """Bytes, and entries: files, links and directories."""
+
+    size_bytes: int = 0
+    entries: int = 0
+
+
+def size_of(filesystem: Filesystem, path: str) -> Size:
+    """What a path and all below it take; links are not followed."""
+    size_bytes = entries = 0
+    pending = [path]
+    while pending:
+        place = pending.pop()
+        try:
+            status = filesystem.stat(place, follow_symlinks=False)
+            entries += 1
+            if status.is_directory and not status.is_symlink:
+                pending += [entry.path for entry in filesystem.list(place)]
+            elif status.is_file:
+                size_bytes += status.size_bytes
+        except (FileNotFoundError, NotADirectoryError, PermissionError, InvalidRequest):
+            continue  # gone meanwhile, not to be looked into, or deeper than a path may be
+    return Size(size_bytes, entries)
+
+
+class Budget:
+    """The budget of one store of records."""
+
+    def __init__(
+        self, store: Filesystem, most: Size, *, ids: Callable[[], list[str]], forget: Callable[[str], None]
+    ) -> None:
+        """`ids` lists the records, `forget` removes one; the last part of an id sorts by age."""
+        self._store, self._most = store, most
+        self._ids, self._forget = ids, forget
+        self._used: Size | None = None
+        self.removed = 0  # records that went since the last look, for the result of the call
+
+    def make_room(self, path: str, needed: Size) -> None:
+        """Remove the oldest records until one of this size fits. Raises LimitExceeded when it never would."""
+        if needed.size_bytes > self._most.size_bytes or needed.entries > self._most.entries:
+            raise LimitExceeded(
+                f"{path!r} is too large to be kept: {needed.size_bytes:,} bytes in {needed.entries:,} entries, where "
+                f"{self._most.size_bytes:,} bytes and {self._most.entries:,} entries are the most",
+                hint="delete it with permanent=true; there will be no way back",
+            )
+        if self._used is None or not self._fits(needed):
+            self._evict(needed)
+        assert self._used is not None  # _evict counted
+        self._used = Size(self._used.size_bytes + needed.size_bytes, self._used.entries + needed.entries)
+
+    def _fits(self, needed: Size) -> bool:
+        assert self._used is not None
+        return (
+            self._used.size_bytes + needed.size_bytes <= self._most.size_bytes
+            and self._used.entries + needed.entries <= self._most.entries
+        )
+
+    def _evict(self, needed: Size) -> None:
+        sizes = {record: self._size(record) for record in sorted(self._ids(), key=lambda each: each.rpartition("/")[2])}
+        self._used = Size(sum(size.size_bytes for size in sizes.values()), sum(size.entries for size in sizes.values()))
+        for record, size in sizes.items():
+            if self._fits(needed):
+                return
+            self._forget(record)
+            self.removed += 1
+            self._used = Size(self._used.size_bytes - size.size_bytes, self._used.entries - size.entries)
+
+    def _size(self, record: str) -> Size:
+        parts = [size_of(self._store, record + suffix) for suffix in (".bak", ".tree")]
+        return Size(sum(part.size_bytes for part in parts), sum(part.entries for part in parts))
+
+    def take_removed(self) -> int:
+        removed, self.removed = self.removed, 0
+        return removed

@@ -33,6 +33,7 @@ from ws.containers import EngineFor
 from ws.creation import create_workspace, name_taken, options_of
 from ws.engine.base import Engine
 from ws.errors import AlreadyExists, BundleRefused, InvalidRequest, LimitExceeded, StoreDamaged
+from ws.fs.tags import check_tag
 from ws.history import Snapshot
 from ws.layout import History, Home, WorkspaceRecord, new_id, resolve_name
 from ws.removing import remove_tree
@@ -46,6 +47,7 @@ from ws.store.intake import take_in
 from ws.store.packs import BLOB, PackWriter, object_id
 from ws.store.reach import reach
 from ws.store.repository import Store
+from ws.store.tags import encode_tag
 from ws.store.verify import Verifier
 
 Progress = Callable[[str, int, int], None]
@@ -54,7 +56,9 @@ _SIGNATURE = b"# v2 git bundle\n"
 _MANIFEST = "refs/ws/workspace"
 _MAX_HEADER_BYTES = 64 << 20
 _MAX_MANIFEST_BYTES = 1 << 20
-_REF = re.compile(r"refs/workspaces/([A-Za-z0-9][A-Za-z0-9_-]{0,63})/(?:(0|[1-9]\d{0,8})|tags/([A-Za-z0-9._-]{1,64}))")
+_REF = re.compile(
+    r"refs/workspaces/([A-Za-z0-9][A-Za-z0-9_-]{0,63})/(?:(0|[1-9]\d{0,8})|tags/([A-Za-z0-9._%-]{1,240}))"
+)
 _LINE = re.compile(rb"([0-9a-f]{40}) ([!-~]{1,255})\n")
 
 _Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
@@ -375,9 +379,11 @@ def _read_snapshots(home: Home, store: Store, refs: dict[str, str]) -> tuple[com
     ids = {snapshot.id for snapshot in found}
     if len(ids) != len(found) or not ids.issuperset(parent for snapshot in found for parent in snapshot.parents):
         raise BundleRefused("the bundle does not hold a whole line of snapshots")
-    if tags != {snapshot.tag: snapshot.id for snapshot in found if snapshot.tag}:
+    given = {(encode_tag(snapshot.tag), snapshot.id) for snapshot in found if snapshot.tag}
+    if not given.issuperset(tags.items()):  # a tag that was moved is on the newer one
         raise BundleRefused("the tags in the bundle contradict its snapshots")
-    return found
+    tagged = set(tags.values())
+    return tuple(one if one.id in tagged else replace(one, tag=None) for one in found)
 
 
 def _read_snapshot(home: Home, store: Store, number: int, commit: str) -> commits.Snapshot:
@@ -391,7 +397,7 @@ def _read_snapshot(home: Home, store: Store, number: int, commit: str) -> commit
             (all(isinstance(line, str) for line in shown.skipped), "skipped"),
             (all(type(count) is int for count in (shown.paths_changed, shown.size_bytes)), "counts"),
             (all(at is None or type(at) is int for at in (shown.parent, shown.restored)), "parent"),
-            (stored.tag is None or commits.check_tag(stored.tag) == stored.tag, "tag"),
+            (stored.tag is None or check_tag(stored.tag) == stored.tag, "tag"),
             (re.fullmatch(r"[0-9a-f]{40}", stored.tree) is not None, "tree"),
             ("layers" in stored.facts, "layers"),
         )

@@ -18,6 +18,7 @@ from ws import durable
 from ws.errors import InvalidRequest
 from ws.fs.host import HostFilesystem
 from ws.fs.protocol import FilesystemSnapshot
+from ws.fs.tags import check_tag
 from ws.layout import Ids
 from ws.removing import remove_tree
 from ws.store import commits
@@ -51,13 +52,15 @@ class RewindableDirectory(HostFilesystem):
         self._turn = os.path.join(self._git_dir, f"{self._line}.lock")
         durable.create_lock_file(self._turn)
 
-    def snapshot(self, tag: str | None = None) -> FilesystemSnapshot:
+    def snapshot(self, tag: str | None = None, *, force: bool = False) -> FilesystemSnapshot:
         """Capture the directory as it is now; durable on return. Commit point: the reference in the git dir.
+
+        `force` moves a tag from the snapshot that has it.
 
         Raises InvalidName, TagExists, SourceChanged when it does not hold still, StateUnusable.
         """
         if tag is not None:
-            commits.check_tag(tag)
+            check_tag(tag)
         with durable.locked(self._turn, what=self._directory), Store(self._git_dir) as store, store.writing() as writer:
             found = scan_directory(store, writer, self._directory, cache=load_cache(self._cache))
             ids = commits.snapshot_ids(store, self._line)
@@ -70,7 +73,7 @@ class RewindableDirectory(HostFilesystem):
                 created_ns=time.time_ns(),
                 tag=tag,
             )
-            writer.finish(commits.references(store, taken))
+            writer.finish(commits.references(store, taken, force=force))
         with contextlib.suppress(OSError):
             durable.write_file(self._cache, found.cache.to_bytes(), sync=False)
         return FilesystemSnapshot(

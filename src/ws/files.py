@@ -23,9 +23,9 @@ class WorkspaceFilesystem(RemoteFilesystem):
         super().__init__(workspace, **rules)
         self._workspace = workspace
 
-    def snapshot(self, tag: str | None = None) -> FilesystemSnapshot:
+    def snapshot(self, tag: str | None = None, *, force: bool = False) -> FilesystemSnapshot:
         """Raises as `Workspace.snapshot`. Commit point: the reference in the store."""
-        taken = self._workspace.snapshot(tag=tag)
+        taken = self._workspace.snapshot(tag=tag, force=force)
         return FilesystemSnapshot(
             snapshot_id=taken.id,
             created_at=taken.created_at,

@@ -19,6 +19,7 @@ from dataclasses import replace
 from ws import containers
 from ws.capturing import Caps, Capture, capture, keep_cache, scan_layers
 from ws.errors import Busy
+from ws.fs.tags import check_tag
 from ws.history import Kind, Snapshot, no_cycles, recorded, remember_stack, turn
 from ws.last_look import LastLook, read_last_look, write_last_look
 from ws.layout import Home, Operation, WorkspaceRecord
@@ -34,18 +35,24 @@ __all__ = ["Caps", "look", "publish", "settle", "settled_turn", "take"]
 
 @no_cycles()
 def take(
-    home: Home, workspace_id: str, *, message: str = "", tag: str | None = None, caps: Caps | None = None
+    home: Home,
+    workspace_id: str,
+    *,
+    message: str = "",
+    tag: str | None = None,
+    force: bool = False,
+    caps: Caps | None = None,
 ) -> Snapshot:
-    """Keep the workspace as it is now.
+    """Keep the workspace as it is now; `force` moves a tag from the snapshot that has it.
 
     Commit point: the reference of the snapshot. Killed before it there is none, and the workspace is as it was;
     killed after it there is one, and the record catches up.
     Raises InvalidName, TagExists, LimitExceeded, SnapshotFailed, Busy, WorkspaceNotFound, StateUnusable.
     """
     if tag is not None:
-        commits.check_tag(tag)
+        check_tag(tag)
     with settled_turn(home, workspace_id, "snapshot") as (record, store):
-        taken = publish(home, store, record, message=message, tag=tag, kind="snapshot", caps=caps)[0]
+        taken = publish(home, store, record, message=message, tag=tag, force=force, kind="snapshot", caps=caps)[0]
         with contextlib.suppress(Busy, OSError):  # small packs, or references, have become many; the next one may do it
             gc.consolidate(store)
             pack_if_many(store, record.id, taken.number)
@@ -60,6 +67,7 @@ def publish(
     message: str,
     kind: Kind,
     tag: str | None = None,
+    force: bool = False,
     caps: Caps | None = None,
     restored: int | None = None,
     locked: bool = False,
@@ -69,7 +77,7 @@ def publish(
         captured = capture(home, store, writer, record, caps or Caps(), locked=locked)
         snapshot = _publish_commit(
             home, store, writer, captured, number=record.history.count + 1, parent=record.history.head, message=message,
-            kind=kind, restored=restored, created_ns=time.time_ns(), tag=tag,
+            kind=kind, restored=restored, created_ns=time.time_ns(), tag=tag, force=force,
         )  # fmt: skip
     keep_cache(home, captured)
     record = recorded(home, captured.record, snapshot.number, captured.tree, sealed=captured.sealed)
@@ -89,6 +97,7 @@ def _publish_commit(
     restored: int | None,
     created_ns: int,
     tag: str | None,
+    force: bool = False,
 ) -> commits.Snapshot:
     """Finish the pack of a capture with its commit, and publish that. The base goes before the first."""
     record = captured.record
@@ -115,7 +124,7 @@ def _publish_commit(
             "layers": list(record.layers) if captured.sealed else None,
         },
     )
-    names = [*(commits.references(store, base) if base else ()), *commits.references(store, snapshot)]
+    names = [*(commits.references(store, base) if base else ()), *commits.references(store, snapshot, force=force)]
     writer.finish(names)
     return snapshot
 

@@ -38,16 +38,23 @@ class Timeline(ABC):
         """What is recorded of the workspace now. Raises WorkspaceNotFound."""
 
     def snapshot(
-        self, message: str = "", *, tag: str | None = None, max_file: int | None = None, max_total: int | None = None
+        self,
+        message: str = "",
+        *,
+        tag: str | None = None,
+        force: bool = False,
+        max_file: int | None = None,
+        max_total: int | None = None,
     ) -> Snapshot:
         """Keep everything as it is now; no process is ended. On return it is on disk.
 
-        Raises TagExists, LimitExceeded, SnapshotFailed, Busy. Commit point: the reference in the store.
+        `force` moves a tag from the snapshot that has it. Raises TagExists, LimitExceeded, SnapshotFailed, Busy. Commit
+        point: the reference in the store.
         """
         from ws import snapshots
 
         caps = snapshots.Caps(max_file_bytes=max_file, max_total_bytes=max_total)
-        return snapshots.take(self._home, self.id, message=message, tag=tag, caps=caps)
+        return snapshots.take(self._home, self.id, message=message, tag=tag, force=force, caps=caps)
 
     def snapshots(self) -> list[Snapshot]:
         """Every snapshot, oldest first; the first is the base, once there is another."""

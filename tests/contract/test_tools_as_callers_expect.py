@@ -322,3 +322,19 @@ def test_in_memory_too(tmp_path: Path) -> None:
     router.call("undo", path="f")
     router.call("redo", path="f")
     assert filesystem.read_bytes("f") == RUSSIAN.replace("мир", "пока").encode("cp1251")
+
+
+def test_tags_follow_one_rule_on_memory_and_on_a_directory(tmp_path: Path) -> None:
+    import ws
+    from ws.errors import InvalidName, TagExists
+
+    (tmp_path / "root").mkdir()
+    directory = ws.RewindableDirectory(str(tmp_path / "root"), git_dir=str(tmp_path / "git"))
+    for filesystem in (ws.MemoryFilesystem(), directory):
+        assert filesystem.snapshot("tests: all pass").tag == "tests: all pass"
+        with pytest.raises(TagExists):
+            filesystem.snapshot("tests: all pass")
+        assert filesystem.snapshot("tests: all pass", force=True).tag == "tests: all pass"
+        for bad in ("", "a\nb", "x" * 201, "base", "@1"):
+            with pytest.raises(InvalidName):
+                filesystem.snapshot(bad)

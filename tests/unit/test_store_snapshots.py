@@ -14,6 +14,7 @@ import pytest
 from tree_picture import Directory, File, Link, build, picture
 from ws import bases
 from ws.errors import Busy, InvalidName, LimitExceeded, SnapshotAmbiguous, SnapshotNotFound, StoreDamaged, TagExists
+from ws.fs.tags import check_tag
 from ws.layout import Home, Ids, open_home
 from ws.removing import remove_tree
 from ws.store import commits, gc, locking, references
@@ -44,7 +45,13 @@ def store(home: Home) -> Iterator[Store]:
 
 
 def take(
-    store: Store, directory: Path, workspace: str = "w1", *, tag: str | None = None, message: str = ""
+    store: Store,
+    directory: Path,
+    workspace: str = "w1",
+    *,
+    tag: str | None = None,
+    force: bool = False,
+    message: str = "",
 ) -> Snapshot:
     """A snapshot of a host directory, as a workspace without a container takes one."""
     top = os.open(directory, os.O_RDONLY)
@@ -65,7 +72,7 @@ def take(
                 facts={"files": scan.files},
             )
             writer.finish()
-            commits.publish(store, snapshot)
+            commits.publish(store, snapshot, force=force)
     finally:
         os.close(top)
     store.refresh()
@@ -183,12 +190,64 @@ def test_a_tag_left_by_a_crash_before_its_snapshot_was_published_is_free(store: 
     assert commits.find_snapshot(store, "w1", "green") == again
 
 
-@pytest.mark.parametrize(
-    "tag", ["", "base", "a..b", "a.lock", ".a", "a.", "a/b", "deadbeef", "a b", "~1", "x" * 64, "-a"]
-)
-def test_a_tag_that_could_be_something_else_is_refused(tag: str) -> None:
+ODD_TAGS = [
+    "tests pass",
+    "v1:2",
+    "a..b",
+    "a.lock",
+    ".a",
+    "a.",
+    "a/b",
+    "-a",
+    "grün ✓",
+    "x" * 200,
+    "é" * 100,
+    "100%",
+    "x@1",
+]
+
+
+@pytest.mark.parametrize("tag", ODD_TAGS)
+def test_a_tag_may_be_any_printable_text(store: Store, project: Path, tag: str) -> None:
+    assert check_tag(tag) == tag
+    taken = take(store, project, tag=tag)
+    take(store, project)
+    assert commits.find_snapshot(store, "w1", tag) == taken
+    with pytest.raises(TagExists):
+        take(store, project, tag=tag)
+    references.pack_references(store)
+    assert commits.find_snapshot(store, "w1", tag) == taken
+    subprocess.run(["git", "--git-dir", store.path, "fsck", "--strict"], check=True, capture_output=True)
+    listed = subprocess.run(["git", "--git-dir", store.path, "for-each-ref"], check=True, capture_output=True).stdout
+    assert listed.count(taken.id.encode()) == 2
+
+
+BAD_TAGS = ["", "base", "source", "@", "@1", "~1", "turn:3", "a\nb", "a\x00", "a\x1b[m", "x" * 201, " a", "\ud800"]
+
+
+@pytest.mark.parametrize("tag", BAD_TAGS, ids=ascii)
+def test_a_tag_that_is_not_text_or_means_something_else_is_refused(tag: str) -> None:
     with pytest.raises(InvalidName):
-        commits.check_tag(tag)
+        check_tag(tag)
+
+
+def test_an_id_wins_over_a_tag_and_a_tag_like_an_id_is_found(store: Store, project: Path) -> None:
+    first = take(store, project)
+    second = take(store, project, tag=first.id[:6])
+    third = take(store, project, tag="0" * 39)
+    assert commits.find_snapshot(store, "w1", first.id[:6]) == first
+    assert commits.find_snapshot(store, "w1", second.id) == second
+    assert commits.find_snapshot(store, "w1", "0" * 39) == third
+
+
+def test_a_tag_is_moved_by_force_alone_and_stands_on_one_snapshot(store: Store, project: Path) -> None:
+    first = take(store, project, tag="green")
+    with pytest.raises(TagExists, match="is on snapshot"):
+        take(store, project, tag="green")
+    second = take(store, project, tag="green", force=True)
+    assert commits.find_snapshot(store, "w1", "green") == second
+    listed = [(one.id, one.tag) for one in commits.list_snapshots(store, "w1")]
+    assert listed == [(first.id, None), (second.id, "green")]
 
 
 def test_differences_are_told_by_kind(store: Store, project: Path) -> None:

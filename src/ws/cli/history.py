@@ -52,18 +52,27 @@ def snapshot_facts(snapshot: Snapshot) -> dict[str, Any]:
     },
     examples=[
         ("ws snapshot demo -m 'tests pass' --tag green", "keep everything as it is now; prints the id"),
+        ("ws snapshot demo --tag green --force", "move the tag to a new snapshot"),
         ("good=$(ws snapshot demo)", "the id is all that stdout gets"),
         ("ws snapshot demo --max-file 100m --max-total 2g", "fail, and name the file, rather than keep more"),
     ],
 )
 @name_argument
 @click.option("-m", "--message", default="", metavar="TEXT", help="What it is.")
-@click.option("--tag", metavar="T", help="A name for it, to restore it by; each tag once in a workspace.")
+@click.option("--tag", metavar="T", help="A name for it, to restore it by: printable text of up to 200 bytes.")
+@click.option("--force", is_flag=True, help="Move the tag from the snapshot that has it.")
 @click.option("--max-file", metavar="SIZE", help="Fail if a changed file is larger. Default: no limit.")
 @click.option("--max-total", metavar="SIZE", help="Fail if more was changed in all. Default: no limit.")
 @json_option
 def snapshot_verb(
-    name: str, *, message: str, tag: str | None, max_file: str | None, max_total: str | None, as_json: bool
+    name: str,
+    *,
+    message: str,
+    tag: str | None,
+    force: bool,
+    max_file: str | None,
+    max_total: str | None,
+    as_json: bool,
 ) -> None:
     """Keep a workspace as it is now.
 
@@ -84,7 +93,7 @@ def snapshot_verb(
         return f"the snapshot was taken: {newest[0].id}" if taken else "nothing was kept"
 
     with interrupts.explained(fate), ProgressBar("snapshot"):
-        taken = workspace.snapshot(message, tag=tag, **limits)
+        taken = workspace.snapshot(message, tag=tag, force=force, **limits)
     for line in taken.skipped:
         say(f"note: left out {escape(line)}")
     if as_json:

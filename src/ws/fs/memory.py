@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Lock
 
-from ws.errors import FsViolationError, InvalidRequest
+from ws.errors import FsViolationError, InvalidRequest, TagExists
 from ws.fs.globs import check_pattern, compile_glob, filter_for
 from ws.fs.memory_streams import MemoryReader, MemoryWriter
 from ws.fs.memory_tree import (
@@ -44,6 +44,7 @@ from ws.fs.protocol import (
 )
 from ws.fs.search import check_query, is_binary, search_files
 from ws.fs.streams import Convenience, check_write_mode
+from ws.fs.tags import check_tag
 
 _Segments = tuple[str, ...]
 
@@ -72,6 +73,7 @@ class MemoryFilesystem(Convenience):
         )
         self._tree = empty_directory(time.time_ns())
         self._snapshots: dict[str, DirectoryNode] = {}
+        self._tags: dict[str, str] = {}
         self._lock = Lock()
 
     @property
@@ -285,10 +287,16 @@ class MemoryFilesystem(Convenience):
 
     # snapshots
 
-    def snapshot(self, tag: str | None = None) -> FilesystemSnapshot:
-        """Keep the tree as it is. Commit point: the reference to its root."""
+    def snapshot(self, tag: str | None = None, *, force: bool = False) -> FilesystemSnapshot:
+        """Keep the tree as it is. Raises InvalidName, TagExists. Commit point: the reference to its root."""
         snapshot_id = os.urandom(16).hex()
-        self._snapshots[snapshot_id] = self._tree
+        with self._lock:
+            if tag is not None:
+                holder = self._tags.get(check_tag(tag))
+                if holder and not force:
+                    raise TagExists(f"the tag {tag!r} is on snapshot {holder[:12]}", hint="choose another, or force it")
+                self._tags[tag] = snapshot_id
+            self._snapshots[snapshot_id] = self._tree
         return FilesystemSnapshot(
             snapshot_id, datetime.now(UTC), commit_ref=f"memory:{snapshot_id}", root_path=self.root, tag=tag
         )

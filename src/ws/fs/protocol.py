@@ -435,8 +435,11 @@ class Filesystem(Protocol):
 class SnapshotableFilesystem(Filesystem, Protocol):
     """A filesystem that can come back to an earlier state, all or nothing."""
 
-    def snapshot(self, tag: str | None = None) -> FilesystemSnapshot:
-        """Capture the state now."""
+    def snapshot(self, tag: str | None = None, *, force: bool = False) -> FilesystemSnapshot:
+        """Capture the state now. A tag is printable text of up to 200 bytes; `force` moves one that is in use.
+
+        Raises InvalidName, TagExists.
+        """
         ...
 
     def restore(self, snapshot: FilesystemSnapshot) -> None:

@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ws import durable
@@ -27,11 +28,10 @@ from ws.record_files import parse_json
 from ws.store.packs import COMMIT, PackWriter
 from ws.store.references import ids_that_begin, numbers_of, read_ref, references_of
 from ws.store.repository import Store
+from ws.store.tags import encode_tag
 
 _IDENTITY = b"ws <ws@localhost>"
-_TAG = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|[.](?=[A-Za-z0-9_-])){0,62}")
 _WORKSPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_HEX = re.compile(r"[0-9a-f]{4,40}")  # what a tag may not look like
 _PREFIX = re.compile(r"[0-9a-f]{1,40}")
 _LAST_LINE = b"\nWs: "
 
@@ -53,16 +53,6 @@ class Snapshot:
     @property
     def ref(self) -> str:
         return f"refs/workspaces/{self.workspace}/{self.number}"
-
-
-def check_tag(tag: str) -> str:
-    """A tag that is also a reference and a file name. Raises InvalidName."""
-    if not _TAG.fullmatch(tag) or tag.endswith(".lock") or _HEX.fullmatch(tag) or tag == "base":
-        raise InvalidName(
-            f"{tag!r} cannot be a tag",
-            hint="use up to 63 letters, digits, '_', '-' and dots; not `base`, not what could be an id",
-        )
-    return tag
 
 
 def add_snapshot(
@@ -139,42 +129,41 @@ def next_number(store: Store, workspace: str) -> int:
     return max(numbers_of(store, workspace), default=-1) + 1
 
 
-def publish(store: Store, snapshot: Snapshot) -> None:
+def publish(store: Store, snapshot: Snapshot, *, force: bool = False) -> None:
     """Make a snapshot count, durably. Its pack is finished, and the store's lock is still held.
 
     Raises TagExists when another snapshot of the workspace has its tag; then nothing is published.
     Commit point: the rename of the reference.
     """
-    durable.write_files(references(store, snapshot))
+    durable.write_files(references(store, snapshot, force=force))
 
 
-def references(store: Store, snapshot: Snapshot) -> list[tuple[str, bytes]]:
+def references(store: Store, snapshot: Snapshot, *, force: bool = False) -> list[tuple[str, bytes]]:
     """The files that make a snapshot count, in the order in which they must appear: its tag, then its number.
 
+    With `force` a tag is moved from the snapshot that has it, after the number: until then that one keeps it.
     Raises TagExists when another snapshot of the workspace has its tag.
     """
     directory = os.path.join(store.path, "refs", "workspaces", snapshot.workspace)
     durable.ensure_directory(directory)
     line = snapshot.id.encode() + b"\n"
-    claimed = [(_claim(store, snapshot, snapshot.tag), line)] if snapshot.tag else []
-    return [*claimed, (os.path.join(directory, str(snapshot.number)), line)]
-
-
-def _claim(store: Store, snapshot: Snapshot, tag: str) -> str:
-    """Where a tag goes. Raises TagExists when it is on a snapshot already."""
-    holder = find_tag(store, snapshot.workspace, tag)
-    if holder:
+    number = (os.path.join(directory, str(snapshot.number)), line)
+    if not snapshot.tag:
+        return [number]
+    holder = find_tag(store, snapshot.workspace, snapshot.tag)
+    if holder and not force:
         raise TagExists(
-            f"the tag {tag!r} is on snapshot {holder[:12]}", hint="choose another tag, or restore by the id"
+            f"the tag {snapshot.tag!r} is on snapshot {holder[:12]}", hint="choose another tag, or move it with --force"
         )
-    tags = os.path.join(store.path, "refs", "workspaces", snapshot.workspace, "tags")
+    tags = os.path.join(directory, "tags")
     durable.ensure_directory(tags)
-    return os.path.join(tags, check_tag(tag))
+    tag = (os.path.join(tags, encode_tag(snapshot.tag)), line)
+    return [number, tag] if holder else [tag, number]
 
 
 def find_tag(store: Store, workspace: str, tag: str) -> str | None:
     """The id of the published snapshot with this tag, or None."""
-    commit = read_ref(store, f"refs/workspaces/{workspace}/tags/{tag}")
+    commit = read_ref(store, f"refs/workspaces/{workspace}/tags/{encode_tag(tag)}")
     if not commit:  # or a crash left it without its bytes
         return None
     try:
@@ -190,8 +179,18 @@ def snapshot_ids(store: Store, workspace: str) -> list[str]:
 
 
 def list_snapshots(store: Store, workspace: str) -> list[Snapshot]:
-    """A workspace's snapshots, oldest first; reads commits and no trees. Raises StoreDamaged."""
-    return [read_snapshot(store, commit) for commit in snapshot_ids(store, workspace)]
+    """A workspace's snapshots, oldest first; reads commits and no trees. Raises StoreDamaged.
+
+    A commit says which tag it was given; the reference says which snapshot has it now.
+    """
+    found = [read_snapshot(store, commit) for commit in snapshot_ids(store, workspace)]
+    given = Counter(snapshot.tag for snapshot in found if snapshot.tag)
+    return [
+        replace(one, tag=None)
+        if one.tag and given[one.tag] > 1 and find_tag(store, workspace, one.tag) != one.id
+        else one
+        for one in found
+    ]
 
 
 def snapshot_id(store: Store, workspace: str, number: int) -> str | None:
@@ -227,20 +226,24 @@ def find_snapshot(store: Store, workspace: str, wanted: str) -> Snapshot:
         if commit is None:
             raise missing
         return read_snapshot(store, commit)
-    if _TAG.fullmatch(wanted) and (tagged := find_tag(store, workspace, wanted)):
-        return read_snapshot(store, tagged)
-    if not _PREFIX.fullmatch(wanted):
+    found = _find_prefix(store, workspace, wanted) if _PREFIX.fullmatch(wanted) else None
+    found = found or (find_tag(store, workspace, wanted) if wanted.isprintable() and wanted else None)
+    if found is None:
         raise missing
+    return read_snapshot(store, found)
+
+
+def _find_prefix(store: Store, workspace: str, wanted: str) -> str | None:
+    """The id that begins so; None when none does. Raises SnapshotAmbiguous, StoreDamaged."""
+    # A damaged reference stands in the way of no other snapshot: it is looked for only when none of them fits.
     fitting = sorted(ids_that_begin(store, workspace, wanted))
-    if not fitting:  # a damaged reference stands in the way of no other snapshot: it is looked for last
+    if not fitting:
         ids = references_of(store, workspace)
         found = [_checked(store, workspace, number, "") for number, commit in ids.items() if not commit]
         fitting = [commit for commit in found if commit.startswith(wanted)]
     if len(fitting) > 1:
         raise SnapshotAmbiguous(f"{wanted!r} fits {len(fitting)} snapshots", hint="write more of the id")
-    if not fitting:
-        raise missing
-    return read_snapshot(store, fitting[0])
+    return fitting[0] if fitting else None
 
 
 def _checked(store: Store, workspace: str, number: int, commit: str) -> str:

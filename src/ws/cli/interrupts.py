@@ -12,9 +12,13 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from ws.errors import WorkspaceError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
+
+    from ws.workspace import Workspace
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -63,6 +67,20 @@ def explained(tell: Callable[[], str]) -> Iterator[None]:
         if "--json" not in sys.argv:
             with contextlib.suppress(Exception):
                 print(tell(), file=sys.stderr)
+        raise
+
+
+@contextlib.contextmanager
+def nothing_kept(made: list[Workspace]) -> Iterator[None]:
+    """When the block is interrupted, remove the workspaces that it has made by then, and say so."""
+    try:
+        with explained(lambda: "nothing was kept"):
+            yield
+    except (KeyboardInterrupt, SystemExit):
+        with undisturbed():
+            for workspace in made:
+                with contextlib.suppress(WorkspaceError, OSError):
+                    workspace.remove()
         raise
 
 

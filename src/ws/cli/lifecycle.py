@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ws.history import Origin
     from ws.layout import WorkspaceRecord
     from ws.listing import WorkspaceInfo
+    from ws.workspace import Workspace
 
 _CREATE_OPTIONS = [
     click.option("--name", metavar="N", help="Its name. Default: made from the source's."),
@@ -92,13 +93,13 @@ def create_verb(source: str | None, *, count: int | None, as_json: bool, **optio
     happens in the workspace changes it. Prints the workspace's name. A container that waits in the pool is used (`ws
     pool --help`); with WS_POOL=N the pool is filled again afterwards, in the background.
     """
-    nothing = interrupts.explained(lambda: "nothing was kept")
-    with nothing, session.manager() as manager, ProgressBar("preparing") as bar:
+    made: list[Workspace] = []
+    with interrupts.nothing_kept(made), session.manager() as manager, ProgressBar("preparing") as bar:
         request = request_of(options)
         if count is None:
-            made = [manager.create(source, progress=bar, **request)]
+            made.append(manager.create(source, progress=bar, **request))
         else:
-            made = manager.create_many(source, count=count, progress=bar, **request)
+            made += manager.create_many(source, count=count, progress=bar, **request)
         infos = [workspace.info() for workspace in made]
         for workspace in made:
             workspace.close()

@@ -32,9 +32,14 @@ BROKEN_PIPE = 128 + signal.SIGPIPE
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one command line and end the process with its status."""
     _fill_standard_descriptors()
-    interrupts.install()
     words = list(sys.argv[1:] if argv is None else argv)
-    status = run(words)
+    try:
+        interrupts.install()
+        status = run(words)
+    except KeyboardInterrupt:  # between two steps of `run` itself
+        status = report("interrupted", "interrupted", None, status=INTERRUPTED, as_json=wants_json(words))
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:

@@ -235,9 +235,10 @@ def import_verb(bundle: str, *, as_json: bool, **options: Any) -> None:
     Everything in it is checked before anything is kept. Its snapshots keep their ids. The directory it was made from is
     one of another machine, so `ws apply` needs --to. Prints its name.
     """
-    nothing = interrupts.explained(lambda: "nothing was kept")
-    with nothing, session.manager() as manager, ProgressBar("importing") as bar:
+    kept: list[Workspace] = []
+    with interrupts.nothing_kept(kept), session.manager() as manager, ProgressBar("importing") as bar:
         made = manager.import_bundle(bundle, progress=bar, **options)
+        kept.append(made)
     if as_json:
         print_json(dataclasses.asdict(made.info()))
     else:

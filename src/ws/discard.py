@@ -39,7 +39,8 @@ def discard(
             write_record(home, replace(record, state="removing"))
         trouble = end_container(home, engine_for, record)
         _sync_base(home, record.base)
-        if record.history.count:
+        # A snapshot that died may have left references that the record does not count.
+        if record.history.count or os.path.lexists(os.path.join(home.store, "refs", "workspaces", workspace_id)):
             trouble = _drop_refs(home, workspace_id) or trouble
     discard_unborn(home, workspace_id, record.name if record else "")
     return trouble

@@ -73,6 +73,7 @@ def mount_plan(home: Home, record: WorkspaceRecord, idmap: int | None = None) ->
         upper=home.layer(record.upper),
         userxattr=overlay.in_user_namespace(),
         idmap=idmap,
+        top=home.root,
     )
 
 

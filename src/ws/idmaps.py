@@ -96,7 +96,7 @@ def create(home: Home, on_disk: Ids, there: Ids) -> int | None:
     try:
         namespace = _create(on_disk, there)
         parts = (home.at("layers"), home.at("bases"))
-        os.close(overlay.MountPlan(lowers=parts, upper=None, idmap=namespace).execute())
+        os.close(overlay.MountPlan(lowers=parts, upper=None, idmap=namespace, top=home.root).execute())
     except BaseException as error:
         if namespace >= 0:
             os.close(namespace)

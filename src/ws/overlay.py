@@ -180,12 +180,14 @@ class MountPlan:
     `upper` holds the directories `data` and `work`; each lower is a directory named in full. With `idmap`, the
     descriptor of a user namespace, the overlay is made over id-mapped clones of the directories: their files belong to
     other ids in the container than on disk (`idmaps`). The kernel refuses an id-mapped mount of a finished overlay.
+    What lies below `top` shares one clone, as far as it is one mount: the end of each takes the kernel 0.1 ms.
     """
 
     lowers: tuple[str, ...]
     upper: str | None
     userxattr: bool = False  # the whiteout namespace of a mount made in a user namespace
     idmap: int | None = None
+    top: str = "/"
 
     def describe(self) -> list[str]:
         """The plan in the words of mount(8), for people."""
@@ -212,12 +214,13 @@ class MountPlan:
                 hint="run `ws gc` to merge layers",
             )
         with contextlib.ExitStack() as held:
-            lowers = [held.enter_context(self._open(lower)) for lower in self.lowers]
+            top = None if self.idmap is None else held.enter_context(_cloned(self.top, self.idmap))
+            lowers = [held.enter_context(self._open(lower, top)) for lower in self.lowers]
             context = fsopen("overlay")
             held.callback(os.close, context)
             _set_lowers(context, lowers)
             if self.upper is not None:
-                upper = held.enter_context(self._open(self.upper))  # once: both must be of one mount
+                upper = held.enter_context(self._open(self.upper, top))  # once: both must be of one mount
                 for option, part in (("upperdir", "data"), ("workdir", "work")):
                     pinned = held.enter_context(_pinned(f"{upper}/{part}"))
                     fsconfig(context, FSCONFIG_SET_STRING, option, pinned)
@@ -229,17 +232,19 @@ class MountPlan:
             return fsmount(context)
 
     @contextlib.contextmanager
-    def _open(self, path: str) -> Iterator[str]:
-        with _pinned(path) as pinned:
-            if self.idmap is None:
-                yield pinned
-                return
-            mount = open_tree(pinned)
-            try:
-                mount_setattr(mount, 0, self.idmap)
-                yield f"/proc/self/fd/{mount}"
-            finally:
-                os.close(mount)
+    def _open(self, path: str, top: str | None) -> Iterator[str]:
+        with contextlib.ExitStack() as held:
+            pinned = held.enter_context(_pinned(path))
+            if self.idmap is not None and top is not None:
+                below = os.path.relpath(path, self.top)
+                try:
+                    found = held.enter_context(_pinned(f"{top}/{below}"))
+                    same = os.path.samestat(os.stat(found), os.stat(pinned))
+                except KernelRefused:
+                    same = False
+                # Not the same where another mount lies between the two.
+                pinned = found if same else held.enter_context(_cloned(path, self.idmap))
+            yield pinned
 
 
 @contextlib.contextmanager
@@ -253,6 +258,18 @@ def _pinned(path: str) -> Iterator[str]:
         yield f"/proc/self/fd/{fd}"
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def _cloned(path: str, idmap: int) -> Iterator[str]:
+    """An id-mapped clone of a directory's mount, from that directory on, attached nowhere."""
+    with _pinned(path) as pinned:
+        mount = open_tree(pinned)
+    try:
+        mount_setattr(mount, 0, idmap)
+        yield f"/proc/self/fd/{mount}"
+    finally:
+        os.close(mount)
 
 
 def _set_lowers(context: int, lowers: list[str]) -> None:

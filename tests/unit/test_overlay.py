@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,3 +145,46 @@ def test_a_plan_describes_itself_before_it_is_carried_out(tmp_path: Path) -> Non
     assert f"upperdir={plan.upper}/data" in lines
     assert "metacopy=off" in lines
     assert "userxattr" in overlay.MountPlan(plan.lowers, plan.upper, userxattr=True).describe()
+
+
+MAPPED = """
+import os, sys
+from ws import overlay, userns
+top = sys.argv[1]
+extents = ((0, 0, 1), (201_000, 1_900_001_000, 1000))
+namespace = userns.create(userns.IdMapping(extents, extents))
+for part in ("near", "far", "upper/data", "upper/work"):
+    os.makedirs(f"{top}/{part}", exist_ok=True)
+for name in ("near", "far"):
+    open(f"{top}/{name}/{name}", "w").close()
+for path in ("near", "near/near", "far", "far/far", "upper/data"):
+    os.chown(f"{top}/{path}", 201_000, 201_001)
+plan = overlay.MountPlan((f"{top}/near", f"{top}/far"), f"{top}/upper", idmap=namespace, top=top)
+for _ in range(2):
+    mount = plan.execute()
+    print(*((found.st_uid, found.st_gid) for name in ("near", "far") if (found := os.stat(name, dir_fd=mount))))
+    os.close(mount)
+mount = plan.execute()
+os.setresgid(-1, 1_900_001_001, -1)
+os.setresuid(-1, 1_900_001_000, -1)
+os.unlink("far", dir_fd=mount)
+os.close(os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=mount))
+os.setresuid(-1, 0, -1)
+found = os.stat(f"{top}/upper/data/new")
+print(found.st_uid, found.st_gid, os.lstat(f"{top}/upper/data/far").st_rdev, end=" ")
+print(*sorted(os.listdir(f"/proc/self/fd/{mount}")))
+"""
+
+
+@pytest.mark.parametrize("between", ["", 'mount -t tmpfs none "$1/far"; '])
+def test_files_are_shown_under_other_ids_also_where_a_mount_lies_between(tmp_path: Path, between: str) -> None:
+    (tmp_path / "far").mkdir()
+    script = f'{between}exec "$2" -c "$3" "$1"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", str(tmp_path), sys.executable, MAPPED],
+        capture_output=True,
+        text=True,
+    )
+    shown, again, made = done.stdout.splitlines()
+    assert shown == again == "(1900001000, 1900001001) (1900001000, 1900001001)", done.stderr
+    assert made == "201000 201001 0 near new"

@@ -299,7 +299,7 @@ def keep_cache(home: Home, captured: Capture) -> None:
     The snapshot counts by now, so a full disk is no failure: the next one reads more.
     """
     if captured.cache is not None:
-        captured.cache.facts = {"tree": captured.tree}
+        captured.cache.facts = {**captured.cache.facts, "tree": captured.tree}
         with contextlib.suppress(OSError):
             durable.write_file(_cache_path(home, captured.record), captured.cache.to_bytes(), sync=False)
 

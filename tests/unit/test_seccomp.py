@@ -39,6 +39,30 @@ def test_calls_that_depend_on_arguments_are_allowed_only_with_them() -> None:
         assert all(rule["args"] for rule in rules), name
 
 
+def test_what_arguments_allow_is_exactly_this() -> None:
+    """Compared with numbers that are written here once more: a wider list has to be argued for twice."""
+    namespaces = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+    equal = {
+        "socket": {1, 2, 10},  # unix, IPv4, IPv6
+        "socketpair": {1},
+        "personality": {0x0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF},
+    }
+    masked = {
+        "clone": {(namespaces, 0)},
+        "unshare": {(namespaces | 0x80, 0)},
+        "mknod": {(0o170000, kind) for kind in (0, 0o100000, 0o010000, 0o140000)},
+        "mknodat": {(0o170000, kind) for kind in (0, 0o100000, 0o010000, 0o140000)},
+    }
+    found: dict[str, set[object]] = {}
+    for rule in seccomp.plan_profile()["syscalls"]:
+        for argument in rule["args"]:
+            value = argument["value"]
+            one = (value, argument["valueTwo"]) if argument["op"] == "SCMP_CMP_MASKED_EQ" else value
+            for name in rule["names"]:
+                found.setdefault(name, set()).add(one)
+    assert found == {**equal, **masked}
+
+
 def test_no_call_is_named_twice_without_arguments() -> None:
     """libseccomp refuses a profile whose rules contradict each other, at the start of every container."""
     names = [name for rule in seccomp.plan_profile()["syscalls"] if not rule["args"] for name in rule["names"]]

@@ -17,6 +17,7 @@ from workspaces import SharedWorkspaces, paths_inside
 from ws.fs.host import HostFilesystem
 from ws.fs.memory import MemoryFilesystem
 from ws.fs.protocol import WORKSPACE_LIMITS
+from ws.idmaps import container_ids
 from ws.layout import Ids
 from ws.remote.tooling import RemoteBackend
 from ws.toolbox.local import LocalBackend, open_local
@@ -92,7 +93,8 @@ class BoxBench(ToolBench):
         self.kept = Path(home) / "workspaces" / box.id / "kept"
         self.close = lambda: None
         self.backups = Backups(MemoryFilesystem(), HostFilesystem(str(self.kept), limits=WORKSPACE_LIMITS))
-        self._begin(OwningBackend(RemoteBackend(box, **options), self.root, record.ids), dialect)
+        ids = container_ids(record.container.pid, record.ids)
+        self._begin(OwningBackend(RemoteBackend(box, **options), self.root, ids), dialect)
 
 
 class OwningBackend:

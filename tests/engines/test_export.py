@@ -21,7 +21,7 @@ from ws.removing import remove_tree
 from ws.workspace import Workspace
 
 LOOK = (
-    "find . -mindepth 1 -printf '%p %y %m %U:%G %T@ %s %l\\n' | sort;"
+    "find . -mindepth 1 -printf '%p %y %m %u:%g %T@ %s %l\\n' | sort;"
     " find . -type f -print0 | sort -z | xargs -0 sha256sum"
 )
 DEEP = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\nopen('bottom', 'w').write('reached')"

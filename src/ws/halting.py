@@ -82,16 +82,22 @@ class SignalFreezer:
         self._stop(deadline_s)
 
     def thaw(self) -> None:
-        """Let all of them go on; harmless when they do, or are no more."""
+        """Let all of them go on; harmless when they do, or are no more.
+
+        Not only those that are seen stopped: a SIGSTOP may be on its way from a process of ws that has died since. To
+        the kernel a SIGCONT also takes back a SIGSTOP that is pending.
+        """
         with contextlib.suppress(ContainerDied):
-            self._continue([pid for pid in self.processes() if "T" in _states(pid)])
+            self._continue(self.processes())
         forget_held(self)
 
     def frozen(self) -> bool:
         return all(_states(pid) <= _STILL for pid in self.processes())
 
     def freezing(self) -> bool:
-        return "T" in _states(self.pid)
+        """Whether the first process is stopped, or will be as soon as it runs again."""
+        # In this order: the kernel makes a process stopped before it says that the signal is no longer pending.
+        return _stop_pending(self.pid) or "T" in _states(self.pid)
 
     def kill_others(self, keep: int) -> int:
         """End every process but `keep`; returns how many. They are stopped first: none escapes by forking."""
@@ -171,6 +177,16 @@ class SignalFreezer:
 def _namespace(pid: int) -> tuple[int, int]:
     found = os.stat(f"/proc/{pid}/ns/pid")
     return found.st_dev, found.st_ino
+
+
+def _stop_pending(pid: int) -> bool:
+    """Whether a SIGSTOP was sent to a process that it has not acted upon; on a busy machine that takes a while."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            masks = [int(line.split()[1], 16) for line in file if line.startswith((b"SigPnd:", b"ShdPnd:"))]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return any(mask & 1 << (signal.SIGSTOP - 1) for mask in masks)
 
 
 def _states(pid: int) -> frozenset[str]:

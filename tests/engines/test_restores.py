@@ -12,6 +12,8 @@ from ws.layout import EngineName
 from ws.manager import Manager
 from ws.restores import MAX_UNSETTLED, SETTLED_AT_ONCE
 
+pytestmark = pytest.mark.rootless
+
 
 @pytest.fixture
 def manager(engine_name: EngineName, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Manager]:

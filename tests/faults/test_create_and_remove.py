@@ -13,6 +13,8 @@ from ws import pool
 from ws.layout import EngineName
 from ws.manager import Manager
 
+pytestmark = pytest.mark.rootless
+
 CREATE = "import sys, ws; ws.Manager(home=sys.argv[1], engine=sys.argv[2]).create(name='victim').close()"
 REMOVE = "import sys, ws; ws.Manager(home=sys.argv[1], engine=sys.argv[2]).remove('victim')"
 FILL = "import sys, ws; ws.Manager(home=sys.argv[1], engine=sys.argv[2]).fill_pool(1)"

@@ -26,6 +26,8 @@ CLI = """
 import os, sys
 os.environ["WS_HOME"], os.environ["WS_ENGINE"] = sys.argv[1:3]
 from ws.cli.main import main
+
+pytestmark = pytest.mark.rootless
 main(sys.argv[3:])
 """
 

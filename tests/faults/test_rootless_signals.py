@@ -113,12 +113,12 @@ def test_a_signal_at_a_step_leaves_the_old_or_the_new(guest: Guest, box: str, ve
     started = trace_points(CLI, ["ls"], calls=f"{DURABLE},{MOUNTING}", user=guest)
     points = trace_points(CLI, words, calls=f"{DURABLE},{MOUNTING}", skip=started, user=guest)
     assert points
-    for number, point in enumerate(spread(points, 4)):
+    for number, point in enumerate(spread(points, 8)):
         guest.ws("rm", "made")
         guest.says("exec", box, "--", "sh", "-c", f"echo {number} > file")
-        name = ("TERM", "INT", "HUP")[number % 3]
+        name = ("KILL", "TERM", "KILL", "INT", "KILL", "HUP")[number % 6]
         outcome = run_injected(CLI, words, point=point, fault=f"signal={name}", user=guest)
-        assert outcome.status in (0, 128 + SIGNALS[name]), outcome
+        assert outcome.status in (0, 128 + SIGNALS.get(name, signal.SIGKILL), -signal.SIGKILL), outcome
         assert "Traceback" not in outcome.stderr, outcome
         content = guest.says("exec", box, "--", "sh", "-c", "busybox cat file").strip()
         assert content in ((str(number), "good") if verb == "restore" else (str(number),)), outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -18,6 +19,9 @@ from ws.freezer import FrozenAlready, freezer_of, held_here
 from ws.halting import SignalFreezer
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace takes root")
+
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
+WALL = 0x40000000
 
 # The first process of a namespace reaps, and goes on after a stop, as the shim does.
 FIRST = """
@@ -181,3 +185,24 @@ def test_a_container_that_is_gone_is_a_dead_one() -> None:
     with pytest.raises(ContainerDied):
         SignalFreezer.of(freezer.pid)
     freezer.thaw()
+
+
+def test_a_stop_that_is_still_on_its_way_is_found_and_taken_back(tmp_path: Path) -> None:
+    """A process of ws may die between its SIGSTOP and the moment at which the kernel has stopped the container.
+
+    A tracer holds the first process: what is sent to it stays pending, as for one that waits for a processor.
+    """
+    with namespace_of() as container:
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.ptrace(PTRACE_SEIZE, container.pid, 0, 0) == 0, os.strerror(ctypes.get_errno())
+        try:
+            assert libc.ptrace(PTRACE_INTERRUPT, container.pid, 0, 0) == 0
+            os.waitpid(container.pid, WALL)
+            os.kill(container.pid, signal.SIGSTOP)
+            assert container.freezing()
+            container.thaw()
+            assert not container.freezing()
+        finally:
+            libc.ptrace(PTRACE_DETACH, container.pid, 0, 0)
+        time.sleep(0.1)
+        assert not container.freezing()

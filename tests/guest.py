@@ -72,7 +72,8 @@ class Guest:
         kept = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
         variables = {
             **kept,
-            "PATH": os.environ["PATH"],
+            # The interpreter of .venv first: `scripts/setup` makes .venv anew for another one.
+            "PATH": f"{sys.base_prefix}/bin:{os.environ['PATH']}",
             "HOME": str(self.home),
             "XDG_RUNTIME_DIR": str(self.home / "run"),
             **(env or {}),

@@ -22,12 +22,12 @@ from ws.manager import Manager
 from ws.merging import plan_merge
 from ws.workspace import Workspace
 
+pytestmark = pytest.mark.rootless
+
 CLI = """
 import os, sys
 os.environ["WS_HOME"], os.environ["WS_ENGINE"] = sys.argv[1:3]
 from ws.cli.main import main
-
-pytestmark = pytest.mark.rootless
 main(sys.argv[3:])
 """
 

@@ -1,9 +1,9 @@
 """Once in each boot: what a power cut may have taken beside a workspace's record is made again from the record.
 
-The record is synced when a workspace is made. Its name, its lock files and the marks of its layers are not, each by
-itself: a journal keeps them in order with the record. An ext4 without a journal does not: e2fsck removes a name whose
-inode had not reached the disk. Without its name a workspace is not found, without its locks it counts as removed,
-and a layer without a mark of its user is taken away.
+The record is synced when a workspace is made. Its name and the marks of its layers are not, each by itself: a journal
+keeps them in order with the record. An ext4 without a journal does not: e2fsck removes a name whose inode had not
+reached the disk. Without its name a workspace is found only by reading all records, and a layer without a mark of its
+user is taken away. (Lock files are made again by `durable.locked`.)
 """
 
 from __future__ import annotations
@@ -36,10 +36,6 @@ def mend_after_boot(home: Home) -> list[str]:
 
 def _mend(home: Home, record: WorkspaceRecord) -> bool:
     mended = False
-    for path in (home.lock(record.id), home.turn(record.id)):
-        if not os.path.exists(path):
-            durable.create_lock_file(path)
-            mended = True
     with contextlib.suppress(FileExistsError):
         os.symlink(record.id, home.name(record.name))
         mended = True

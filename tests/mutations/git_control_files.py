@@ -11,9 +11,9 @@ _INDEX, _NAMES, _CONTENTS, _CONTROL = (
     "store/git_control_files.py",
 )
 _PATHS = "unit/test_git_index.py::test_a_path_that_git_does_not_check_out_is_refused"
-_DAMAGE = "unit/test_git_index.py::test_damage_is_refused_and_never_a_crash"
+_DAMAGE = "unit/test_git_index.py::test_a_wrong_checksum_is_refused"
 _OTHERS = "unit/test_git_index.py::test_what_means_something_else_to_another_reader_is_refused"
-_PADDING = "unit/test_git_index.py::test_padding_and_lengths_hide_nothing"
+_PADDING = "unit/test_git_index.py::test_padding_is_zero_to_its_end"
 _READS = "unit/test_git_control_files.py::test_what_git_only_reads_comes_if_it_is_what_its_name_says"
 _OBEYS = "unit/test_git_control_files.py::test_what_git_obeys_stays_unless_it_is_asked_for"
 _PROMISE = "nothing that a workspace contains makes git on the host write or run anything"
@@ -98,26 +98,18 @@ MUTATIONS = [
     ),
     Mutation(
         "hooks come home",
-        _CONTENTS,
-        '    rb"|info|logs|objects',
-        '    rb"|hooks|info|logs|objects',
+        _CONTROL,
+        "            return _Place(above.git_directory, within)\n        return _Place(withheld=Withheld(directory, _NOT_IN_LIST))\n",
+        "            return _Place(above.git_directory, within)\n        return _Place()\n",
         _PROMISE,
         (_OBEYS,),
     ),
     Mutation(
-        "a git directory completed in parts is none",
+        "a directory may become a git directory",
         _CONTROL,
         "        if self._is_git((there or frozenset()) | (after or frozenset())):\n",
-        "        if self._is_git(after):\n",
+        "        if not directory:\n",
         _PROMISE,
-        ("unit/test_git_control_files.py::test_no_order_of_applies_completes_a_git_directory",),
-    ),
-    Mutation(
-        "what no scan of the host sees does not count",
-        _CONTROL,
-        "_listed(self._top, directory) if self._top >= 0 else None",
-        "None",
-        _PROMISE,
-        ("unit/test_git_control_files.py::test_what_the_host_has_and_no_scan_sees_counts_too",),
+        ("unit/test_git_control_files.py::test_a_git_directory_by_any_other_name_is_none_on_the_host",),
     ),
 ]

@@ -39,7 +39,7 @@ MUTATIONS = [
         "        if not same:\n",
         "        if False:\n",
         "nothing is done to a workspace that was removed",
-        (f"{_DURABLE}::test_a_lock_that_was_removed_with_its_directory_protects_nothing_and_is_refused",),
+        (f"{_RULES}::test_a_lock_that_goes_while_it_is_taken_is_refused",),
     ),
     Mutation(
         "a lock does not wait",

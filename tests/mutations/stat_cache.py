@@ -76,6 +76,6 @@ MUTATIONS = [
         "            if changed is None:\n                finish_copy",
         "            if True:\n                finish_copy",
         "a base is the source at one instant",
-        ("unit/test_bases.py::test_a_source_that_changes_once_is_read_again",),
+        ("unit/test_bases.py::test_a_source_that_keeps_changing_is_refused_and_leaves_nothing",),
     ),
 ]

@@ -103,15 +103,7 @@ MUTATIONS = [
         "        os.symlink(record.id, home.name(record.name))\n        mended = True\n",
         "        pass\n",
         "a workspace that was reported is found",
-        (f"{_CUTS}::test_a_boot_gives_back_names_locks_and_marks",),
-    ),
-    Mutation(
-        "a boot does not give locks back",
-        "rebooted.py",
-        "            durable.create_lock_file(path)\n",
-        "            pass\n",
-        "a power cut blocks no workspace",
-        (f"{_CUTS}::test_a_boot_gives_back_names_locks_and_marks",),
+        (f"{_CUTS}::test_records_are_compared_once_in_a_boot",),
     ),
     Mutation(
         "a boot does not give the marks of layers back",

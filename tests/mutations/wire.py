@@ -6,7 +6,8 @@ from mutations import Mutation
 
 _FILE = "shim/wire.py"
 _TESTS = "unit/test_wire.py"
-_LENGTHS = f"{_TESTS}::test_a_length_that_no_frame_has_is_refused_before_anything_is_read"
+_CAPS = "unit/test_wire_caps.py"
+_LENGTHS = f"{_CAPS}::test_a_length_beyond_its_cap_is_refused_by_the_length_alone"
 _HEADERS = f"{_TESTS}::test_a_bad_header_is_a_protocol_error"
 _FLAT = "a hostile peer cannot take memory"
 _TYPED = "whatever a peer sends is one typed error"
@@ -38,7 +39,7 @@ MUTATIONS = [
         "            if depth > MAX_DEPTH:\n",
         "            if depth < 0:\n",
         _TYPED,
-        (_HEADERS,),
+        (f"{_CAPS}::test_a_header_nests_as_deep_as_the_cap_and_no_deeper",),
     ),
     Mutation(
         "a key may occur twice",
@@ -54,7 +55,7 @@ MUTATIONS = [
         "    if len(text) > 20:\n",
         "    if len(text) > 4000:\n",
         _TYPED,
-        (_HEADERS,),
+        (f"{_CAPS}::test_a_number_has_twenty_digits_at_most",),
     ),
     Mutation(
         "a number may be infinite",

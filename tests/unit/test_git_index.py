@@ -174,6 +174,23 @@ def test_padding_and_lengths_hide_nothing() -> None:
             parse_index(bytes(changed) + hashlib.sha1(changed).digest())
 
 
+def test_padding_is_zero_to_its_end() -> None:
+    body = bytearray(make_index([b"abc"])[:-20])
+    assert body[-7:] == bytes(7)
+    for position in range(1, 7):  # the first zero ends the path
+        changed = bytearray(body)
+        changed[-position] = ord("x")
+        with pytest.raises(IndexRefused, match="padded"):
+            parse_index(bytes(changed) + hashlib.sha1(changed).digest())
+
+
+def test_a_wrong_checksum_is_refused() -> None:
+    whole = make_index([b"a"])
+    parse_index(whole)
+    with pytest.raises(IndexRefused, match="checksum"):
+        parse_index(whole[:-1] + bytes([whole[-1] ^ 1]))
+
+
 def test_paths_that_are_said_in_few_bytes_take_no_memory() -> None:
     """In version 4 an entry of 70 bytes may have a path of thousands."""
     tail = make_entry(b"x", 4, 0o100644, EMPTY_BLOB, 0xFFF - 1, None, b"")[:62]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ws import durable, layers, process_identity
-from ws.errors import Busy
+from ws.errors import Busy, NotFound
 from ws.layout import Home, Intent
 from ws.manager import Manager
 from ws.recovery import recover
@@ -45,6 +46,26 @@ def test_recovery_leaves_the_intents_of_the_living(manager: Manager) -> None:
         assert recover(home, manager.engine) == []
         assert os.path.isdir(home.workspace("made"))
     os.rmdir(home.workspace("made"))
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
+def test_a_lock_that_goes_while_it_is_taken_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """Between the open and the lock a removal takes the file away, or takes it away and another creates one."""
+    path = tmp_path / "lock"
+    durable.create_lock_file(str(path))
+    flock = fcntl.flock
+
+    def remove_and_lock(fd: int, kind: int) -> None:
+        path.unlink()
+        if replaced:
+            path.touch()
+        flock(fd, kind)
+
+    monkeypatch.setattr(fcntl, "flock", remove_and_lock)
+    with pytest.raises(NotFound), durable.locked(str(path)):
+        pytest.fail("it protects nothing")
 
 
 def test_two_operations_cannot_announce_themselves_at_once(tmp_path: Path) -> None:

@@ -179,6 +179,16 @@ def test_an_object_of_another_kind_is_damage(store: Store) -> None:
         store.read(oid, TREE)
 
 
+def test_an_object_under_another_name_is_damage(store: Store) -> None:
+    """A whole entry, with all its checksums right, and other bytes than its id stands for."""
+    oid = object_id(BLOB, b"promised")
+    with store.writing() as writer:
+        writer.add_new(oid, BLOB, b"another ")
+        writer.finish()
+    with pytest.raises(StoreDamaged, match=oid.hex()):
+        store.read(oid, BLOB)
+
+
 def test_an_entry_that_unpacks_to_more_than_it_says_is_damage_and_takes_no_memory(store: Store) -> None:
     bomb = packs.deflate(bytes(64 << 20))
     with store.writing() as writer:

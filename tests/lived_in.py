@@ -19,6 +19,7 @@ import tree_changes
 from tree_picture import Picture, picture
 from ws.errors import NotFound
 from ws.freezer import freezer_of
+from ws.idmaps import container_ids
 from ws.layers import is_synced
 from ws.layout import Home
 from ws.manager import Manager
@@ -69,10 +70,13 @@ def outside(box: Workspace) -> Picture:
 
 def whole_tree(home: Home, box: Workspace) -> str:
     """The id of the tree that the container sees, from reading all of it: what both ways must arrive at."""
+    record = box.record()
+    assert record.container is not None
+    ids = container_ids(record.container.pid, record.ids)
     top = os.open(mounted_at(box), os.O_RDONLY | os.O_DIRECTORY)
     try:
         with Store(home.store) as store, store.writing() as writer:
-            rules = Rules(os.fstat(top).st_dev, Owners.seen_by(box.record().ids))
+            rules = Rules(os.fstat(top).st_dev, Owners.seen_by(ids))
             tree = scan_tree(store, writer, top, rules).tree.hex()
             writer.finish()
             return tree

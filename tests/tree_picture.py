@@ -15,7 +15,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from ws.subordinate_ids import FIRST, SLOT_IDS
+
 Picture = dict[bytes, tuple[Any, ...]]
+
+
+def _of_container(number: int) -> int:
+    """An id as the container has it, where it is one of a container's own range: another has another range."""
+    return number % SLOT_IDS if number >= FIRST else number
 
 
 def picture(root: str | Path, *, owners: bool = True) -> Picture:
@@ -28,7 +35,7 @@ def picture(root: str | Path, *, owners: bool = True) -> Picture:
         path = pending.pop()
         full = os.path.join(top, path) if path else top
         look = os.lstat(full)
-        owner = (look.st_uid, look.st_gid) if owners else ()
+        owner = (_of_container(look.st_uid), _of_container(look.st_gid)) if owners else ()
         content: Any = None
         if stat.S_ISDIR(look.st_mode):
             pending += [os.path.join(path, name) for name in os.listdir(full)]

@@ -74,7 +74,7 @@ def open_router(
     door: Door,
     *,
     dialect: str = "standard",
-    approval: Approval | ApprovalPolicy = "never",
+    approval: Approval | ApprovalPolicy | None = None,
     commands: CommandPolicy | None = None,
     allowed_paths: Sequence[str] = (),
     restricted_paths: Sequence[str] = (),

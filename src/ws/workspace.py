@@ -293,13 +293,16 @@ class Workspace(Timeline):
         self,
         dialect: str = "standard",
         *,
-        approval: Approval | ApprovalPolicy = "never",
+        approval: Approval | ApprovalPolicy | None = None,
         commands: CommandPolicy | None = None,
         allowed_paths: Sequence[str] = (),
         restricted_paths: Sequence[str] = (),
         caps: Caps | None = None,
     ) -> Router:
-        """Its tools in a dialect, under an approval policy and other rules. Raises InvalidRequest."""
+        """Its tools in a dialect, under an approval policy and other rules. Raises InvalidRequest.
+
+        Without a policy the one that the dialect's contract asks for holds: `on-dangerous` in `agent-q`, else `never`.
+        """
         from ws.inside import open_router
 
         return open_router(

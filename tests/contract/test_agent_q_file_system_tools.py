@@ -17,8 +17,15 @@ import pytest
 from tool_bench import BACKENDS, ToolBench, open_bench
 
 from workspaces import SharedWorkspaces
-from ws.errors import FsViolationError, SourceRefused, TextAmbiguousError, TextNotFoundError, ToolValidationError
-from ws.toolbox.approval import Approval, ApprovalRequest, deny
+from ws.errors import (
+    ApprovalDenied,
+    FsViolationError,
+    SourceRefused,
+    TextAmbiguousError,
+    TextNotFoundError,
+    ToolValidationError,
+)
+from ws.toolbox.approval import ALLOW, Approval, ApprovalRequest, deny
 from ws.toolbox.dialects import open_dialect
 from ws.toolbox.events import Event, Events
 from ws.toolbox.roots import find_root
@@ -30,7 +37,8 @@ from ws.tools.context import ToolResult
 def bench(
     request: pytest.FixtureRequest, tmp_path: Path, shared: Callable[[str], SharedWorkspaces]
 ) -> Iterator[ToolBench]:
-    with open_bench(request.param, tmp_path, shared, "agent-q") as bench:
+    """Its router asks for no approval; `bench.with_router()` has the dialect's own policy."""
+    with open_bench(request.param, tmp_path, shared, "agent-q", approval="never") as bench:
         yield bench
 
 
@@ -280,6 +288,12 @@ class TestEntriesTreesAndInfo:
 
 
 class TestSafetyTiers:
+    DESTRUCTIVE: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("create_file", {"path": "b"}),
+        ("move_file", {"source": "a", "destination": "c"}),
+        ("delete_file", {"path": "d"}),
+    )
+
     def test_the_tiers_are_those_of_the_table(self) -> None:
         tiers = {name: tool.spec.tier for name, tool in open_dialect("agent-q").tools.items()}
         safe = ("list_directory", "directory_tree", "get_file_info", "search_files", "view_file")
@@ -290,7 +304,7 @@ class TestSafetyTiers:
         }
 
     def test_tier_1_runs_at_once_tier_2_is_logged_with_a_diff_tier_3_asks(self, bench: ToolBench) -> None:
-        bench.put({"a": "x\n"})
+        bench.put({"a": "x\n", "d": ""})
         asked: list[ApprovalRequest] = []
         told: list[Event] = []
 
@@ -307,14 +321,28 @@ class TestSafetyTiers:
         assert "-x\n+y" in diff
         assert not asked
         assert [event.tool for event in told if event.event == "end"] == ["view_file", "str_replace"]
-        for name, arguments in (
-            ("create_file", {"path": "b"}),
-            ("move_file", {"source": "a", "destination": "b"}),
-            ("delete_file", {"path": "a"}),
-        ):
+        for name, arguments in self.DESTRUCTIVE:
             assert "not now" in router.call_safely(name, arguments).output
         assert [request.tier for request in asked] == ["dangerous"] * 3
+        assert [request.called for request in asked] == ["create_file", "move_file", "delete_file"]
         assert bench.read("a") == "y\n"
+
+    def test_tier_3_always_needs_a_handler_and_without_one_it_is_refused_with_how_to_give_it(
+        self, bench: ToolBench
+    ) -> None:
+        bench.put({"a": "x\n", "d": ""})
+        router = bench.with_router()
+        assert router.call("view_file", path="a").output == "x"
+        router.call("str_replace", path="a", old_str="x", new_str="y")
+        for name, arguments in self.DESTRUCTIVE:
+            with pytest.raises(ApprovalDenied, match=f"^{name} needs approval") as caught:
+                router.call(name, **arguments)
+            assert 'approval=Approval("on-dangerous", handler)' in (caught.value.hint or "")
+            assert "never" in router.call_safely(name, arguments).output
+        assert {path.name for path in bench.root.iterdir()} == {"a", "d"}
+        allowing = bench.with_router(approval=Approval("on-dangerous", lambda request: ALLOW))
+        for name, arguments in self.DESTRUCTIVE:
+            assert allowing.call(name, **arguments).status == "ok"
 
 
 class TestDestructiveTools:
@@ -436,7 +464,7 @@ class TestTheWayToTheFiles:
                 seen.append(tool)
                 return ToolResult(data={"entries": [], "path": ".", "type": "file"})
 
-        router = Router(Elsewhere(), dialect="agent-q")
+        router = Router(Elsewhere(), dialect="agent-q", approval="never")
         router.call("list_directory")
         router.call("search_files", pattern="*")
         router.call("view_file", path="a")

@@ -20,6 +20,7 @@ from ws.fs.protocol import WORKSPACE_LIMITS
 from ws.idmaps import container_ids
 from ws.layout import Ids
 from ws.remote.tooling import RemoteBackend
+from ws.toolbox.approval import ApprovalPolicy
 from ws.toolbox.local import LocalBackend, open_local
 from ws.toolbox.router import Backend, Router
 from ws.tools.context import ToolResult
@@ -39,7 +40,7 @@ class ToolBench:
     backend: Backend
     backups: Backups
 
-    def __init__(self, tmp_path: Path, dialect: str, **options: Any) -> None:
+    def __init__(self, tmp_path: Path, dialect: str, *, approval: ApprovalPolicy | None = None, **options: Any) -> None:
         self.root, self.outside, self.kept = tmp_path / "project", tmp_path / "outside", tmp_path / "kept"
         for directory in (self.root, self.outside, self.kept):
             directory.mkdir()
@@ -50,13 +51,13 @@ class ToolBench:
         )
         self.close: Callable[[], None] = local.close
         self.backups = local.context.backups
-        self._begin(local, dialect)
+        self._begin(local, dialect, approval)
 
-    def _begin(self, backend: Backend, dialect: str) -> None:
+    def _begin(self, backend: Backend, dialect: str, approval: ApprovalPolicy | None) -> None:
         (self.outside / "secret.txt").write_text("secret\n")
         self.backend = backend
         self.dialect = dialect
-        self.router = Router(backend, dialect=dialect)
+        self.router = Router(backend, dialect=dialect, approval=approval)
 
     def with_router(self, **options: Any) -> Router:
         """Another router over the same files."""
@@ -84,7 +85,9 @@ class ToolBench:
 class BoxBench(ToolBench):
     """The same in a container."""
 
-    def __init__(self, box: Workspace, home: str, dialect: str, **options: Any) -> None:
+    def __init__(
+        self, box: Workspace, home: str, dialect: str, *, approval: ApprovalPolicy | None = None, **options: Any
+    ) -> None:
         record = box.record()
         assert record.container is not None
         box.exec(["sh", "-c", "cd /.ws/run; rm -rf outside; mkdir outside; find kept -mindepth 1 -delete"])
@@ -94,7 +97,7 @@ class BoxBench(ToolBench):
         self.close = lambda: None
         self.backups = Backups(MemoryFilesystem(), HostFilesystem(str(self.kept), limits=WORKSPACE_LIMITS))
         ids = container_ids(record.container.pid, record.ids)
-        self._begin(OwningBackend(RemoteBackend(box, **options), self.root, ids), dialect)
+        self._begin(OwningBackend(RemoteBackend(box, **options), self.root, ids), dialect, approval)
 
 
 class OwningBackend:
@@ -122,7 +125,10 @@ class OwningBackend:
 def open_bench(
     backend: str, tmp_path: Path, shared: Callable[[str], SharedWorkspaces], dialect: str, **options: Any
 ) -> Iterator[ToolBench]:
-    """A bench on this machine, or in a container of the engine that `backend` names."""
+    """A bench on this machine, or in a container of the engine that `backend` names.
+
+    `approval` is the policy of its router, by default that of the dialect; other options go to the backend.
+    """
     if backend == "host":
         bench = ToolBench(tmp_path, dialect, **options)
     else:

@@ -139,9 +139,13 @@ class TestApproval:
         assert stage.run("exec", "box", "--", "cat", "asked.txt").stdout == b"two\n"
 
     def test_where_nobody_can_be_asked_it_is_refused(self, stage: Stage) -> None:
+        for policy, status in (((), 10), (("--approval", "never"), 0)):
+            done = tool(stage, "create_file", "--dialect", "agent-q", *policy, path="q.lisp")
+            assert done.returncode == status
+            assert (b"create_file needs approval" in done.stderr and b"--approval never" in done.stderr) == bool(status)
         done = tool(stage, "delete", "--approval", "on-dangerous", path="main.py")
         assert done.returncode == 10
-        assert b"nobody is there" in done.stderr
+        assert b"there is no approval handler" in done.stderr
         assert tool(stage, "read_file", "--approval", "always", path="main.py").returncode == 0
 
 

@@ -20,7 +20,7 @@ import pytest
 from shim_process import wait_until
 from workspaces import SharedWorkspaces, ids_inside, paths_inside
 from ws.engine.base import Engine
-from ws.errors import CommandTimeoutError, FsViolationError, SessionNotFound, TextNotFoundError
+from ws.errors import ApprovalDenied, CommandTimeoutError, FsViolationError, SessionNotFound, TextNotFoundError
 from ws.layout import EngineName
 from ws.manager import Manager
 from ws.toolbox.events import Event
@@ -148,6 +148,22 @@ class TestSessions:
         assert in_another_process(boxes.home, own_box.name, ask).strip() == "kept in /tmp"
         own_box.restore(taken)
         assert router.call("bash", command="echo ${word:-gone} in $PWD").output.strip() == "gone in /workspace"
+
+
+class TestApproval:
+    def test_a_router_has_the_policy_that_its_dialect_asks_for(self, box: Workspace) -> None:
+        with pytest.raises(ApprovalDenied, match=r"^create_file needs approval"):
+            box.router("agent-q").call("create_file", path="asked")
+        assert not box.fs.exists("asked")
+        assert box.router("agent-q", approval="never").call("create_file", path="asked").status == "ok"
+        for dialect, name, arguments in (
+            ("standard", "delete", {"path": "asked"}),
+            ("lincona", "shell", {"command": "true"}),
+            ("convergio", "file_write", {"path": "c", "content": ""}),
+            ("forge", "filesystem", {"operation": "create_file", "arguments": {"path": "f"}}),
+            ("anthropic", "bash", {"command": "true"}),
+        ):
+            assert box.router(dialect).call(name, **arguments).status == "ok"
 
 
 class TestLargeCalls:

@@ -206,7 +206,7 @@ def test_a_shell_that_was_told_to_exit_ends_and_the_next_command_starts_another(
 
 def test_a_restart_ends_what_hangs(backend: LocalBackend) -> None:
     router = Router(backend, dialect="anthropic")
-    shell = PersistentShell(router._session, timeout_s=0.3)
+    shell = PersistentShell(router._session("bash"), timeout_s=0.3)
     begin = time.monotonic()
     with pytest.raises(CommandTimeoutError) as caught:
         shell.run("echo begun; sleep 60")

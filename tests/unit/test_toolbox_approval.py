@@ -3,12 +3,18 @@ sees what would happen; a denial reaches the model with its reason; blocked comm
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from ws.errors import ApprovalDenied, InvalidRequest
 from ws.toolbox.approval import ALLOW, ALLOW_SESSION, POLICIES, Approval, ApprovalRequest, Decision, deny
 from ws.toolbox.catalog import TOOLS
+from ws.toolbox.dialects import DIALECTS, open_dialect
 from ws.toolbox.policy import ALLOW_ALL, CommandPolicy
+from ws.toolbox.router import Router
+from ws.tools.context import ToolResult
 
 SAFE, CAUTIOUS, DANGEROUS = TOOLS["read_file"], TOOLS["str_replace"], TOOLS["delete"]
 
@@ -71,9 +77,35 @@ def test_a_denial_carries_its_reason() -> None:
         Approval("on-dangerous", Handler(deny("not on a Friday"))).check(DANGEROUS, {}, lambda: "")
 
 
-def test_a_policy_that_asks_denies_when_nobody_is_there_to_answer() -> None:
-    with pytest.raises(ApprovalDenied, match="nobody is there"):
+def test_a_policy_that_asks_denies_without_a_handler_and_says_how_to_give_one() -> None:
+    with pytest.raises(ApprovalDenied, match="there is no approval handler") as caught:
         Approval("on-dangerous").check(DANGEROUS, {}, no_preview)
+    assert 'approval=Approval("on-dangerous", handler)' in (caught.value.hint or "")
+
+
+def test_messages_and_the_handler_get_the_name_that_was_called() -> None:
+    handler = Handler(deny("no"))
+    with pytest.raises(ApprovalDenied, match=r"^delete_file was not approved"):
+        Approval("on-dangerous", handler).check(DANGEROUS, {}, lambda: "", called="delete_file")
+    assert [(request.tool, request.called) for request in handler.seen] == [("delete", "delete_file")]
+    for policy in ("on-dangerous", "read-only"):
+        with pytest.raises(ApprovalDenied, match=r"^delete_file "):
+            Approval(policy).check(DANGEROUS, {}, no_preview, called="delete_file")  # type: ignore[arg-type]
+
+
+def test_a_dialect_whose_contract_asks_for_approval_has_that_default_and_the_others_ask_nothing() -> None:
+    defaults = {dialect: open_dialect(dialect).default_approval for dialect in DIALECTS}
+    assert defaults == {**dict.fromkeys(DIALECTS, "never"), "agent-q": "on-dangerous"}
+    for dialect, policy in defaults.items():
+        assert Router(Nowhere(), dialect=dialect).approval.policy == policy
+        assert Router(Nowhere(), dialect=dialect, approval="always").approval.policy == "always"
+
+
+class Nowhere:
+    root = "/workspace"
+
+    def run(self, tool: str, params: Mapping[str, Any]) -> ToolResult:
+        raise AssertionError("nothing is called")
 
 
 def test_allowing_once_is_asked_again_the_next_time() -> None:

@@ -85,7 +85,7 @@ def test_every_standard_tool_that_needs_no_machine_runs_in_memory() -> None:
     ]
     for name, arguments in calls:
         advertised = name in router.dialect.tools
-        result = router.call(name, **arguments) if advertised else router._session.run(name, **arguments)
+        result = router.call(name, **arguments) if advertised else router._session(name).run(name, **arguments)
         assert result.status == "ok", name
     name = router.call("trash_list").data["entries"][0]["name"]
     assert router.call("trash_restore", name=name).status == "ok"

@@ -128,9 +128,10 @@ PLAIN_WORDS = {
 }
 
 
+@pytest.mark.parametrize("approval", [None, "never", "on-dangerous"])
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_is_said_names_only_what_the_dialect_has(open_router: Open, dialect: str) -> None:
-    router = open_router(dialect)
+def test_what_is_said_names_only_what_the_dialect_has(open_router: Open, dialect: str, approval: str | None) -> None:
+    router = open_router(dialect, approval=approval)
     own = own_names(router.dialect)
     for tool, arguments in CALLS[dialect]:
         result = router.call_safely(tool, arguments)
@@ -147,7 +148,7 @@ def test_an_error_that_is_raised_says_the_same_names(open_router: Open) -> None:
     with pytest.raises(ToolValidationError, match=r"`insert_line` is 99, but a\.txt has 2 lines"):
         open_router("anthropic").call(EDITOR, command="insert", path="a.txt", insert_line=99, insert_text="x")
     with pytest.raises(OSError, match="delete what it holds first"):
-        open_router("agent-q").call("delete_file", path="d")
+        open_router("agent-q", approval="never").call("delete_file", path="d")
 
 
 def test_where_there_are_no_pages_the_line_is_named(open_router: Open) -> None:

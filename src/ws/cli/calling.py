@@ -36,7 +36,7 @@ class ToolRequest(NamedTuple):
     tool: str
     arguments: str | None = None
     dialect: str = "standard"
-    approval: str = "never"
+    approval: str | None = None  # None: what the dialect's contract asks for
     as_json: bool = False
 
 
@@ -66,7 +66,7 @@ def parse_plain(words: Sequence[str]) -> ToolRequest | None:
         tool=plain[1],
         arguments=plain[2] if len(plain) == 3 else None,
         dialect=values.get("--dialect", "standard"),
-        approval=values.get("--approval", "never"),
+        approval=values.get("--approval"),
         as_json=as_json,
     )
 
@@ -75,7 +75,7 @@ def run(request: ToolRequest) -> int:
     """Carry out a request; returns the exit status. Raises what `Router.call` raises, of ws's own errors."""
     session.enter_userns()
     workspace = session.open_named(request.name)
-    router = workspace.router(request.dialect, approval=_approval(request.approval))
+    router = workspace.router(request.dialect, approval=_approval(request))
     try:
         result = carry_out(lambda: _call(router, request))
     finally:
@@ -83,9 +83,12 @@ def run(request: ToolRequest) -> int:
     return show(result, as_json=request.as_json)
 
 
-def _approval(policy: str) -> Approval:
+def _approval(request: ToolRequest) -> Approval:
+    """The policy of a request; the person at the terminal is its handler. Raises InvalidRequest."""
     from ws.toolbox.approval import POLICIES, Approval
+    from ws.toolbox.dialects import open_dialect
 
+    policy = request.approval or open_dialect(request.dialect).default_approval
     for known in POLICIES:
         if policy == known:
             return Approval(known, ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
@@ -126,7 +129,7 @@ def ask(request: ApprovalRequest) -> Decision:
     """Show what a call would do and have the person at the terminal decide."""
     from ws.toolbox.approval import ALLOW, ALLOW_SESSION, deny
 
-    say(paint(f"{request.tool} ({request.tier}) wants to:", "yellow", sys.stderr))
+    say(paint(f"{request.called or request.tool} ({request.tier}) wants to:", "yellow", sys.stderr))
     for line in request.preview.splitlines():
         say(f"  {paint(escape(line), {'+': 'green', '-': 'red'}.get(line[:1], 'dim'), sys.stderr)}")
     sys.stderr.write(_ANSWERS)

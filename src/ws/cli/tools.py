@@ -67,11 +67,10 @@ _OWN_STATUS = {"10": "the tool could not do it; the files are as they were", "ot
 @click.option(
     "--approval",
     type=click.Choice(POLICIES),
-    default="never",
-    help="Who is asked before something is changed: you, on this terminal. Default: never.",
+    help="When you are asked on this terminal before something is changed. Default: never; on-dangerous in agent-q.",
 )
 @json_option
-def tool_verb(name: str, tool: str, arguments: str | None, *, dialect: str, approval: str, as_json: bool) -> int:
+def tool_verb(name: str, tool: str, arguments: str | None, *, dialect: str, approval: str | None, as_json: bool) -> int:
     """Call a tool in a workspace.
 
     The arguments are one JSON object, or `-` to read it from stdin. stdout gets the tool's output; --json gives the

@@ -51,6 +51,7 @@ class Router:
     `snapshot` tells the id of the workspace's newest snapshot, for the events. `memory` holds what a dialect
     keeps between calls (the session of a persistent shell); it may be kept beyond the router. `caps` bounds what
     a dialect writes itself; the backend has its own. `turns` is that of a backend which lets go of it while it waits.
+    Without `approval` the policy is the one that the dialect's contract asks for.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Router:
         backend: Backend,
         *,
         dialect: str = "standard",
-        approval: Approval | ApprovalPolicy = "never",
+        approval: Approval | ApprovalPolicy | None = None,
         events: Events | None = None,
         commands: CommandPolicy | None = None,
         snapshot: Callable[[], str | None] = lambda: None,
@@ -68,19 +69,16 @@ class Router:
     ) -> None:
         self._backend = backend
         self.dialect: Dialect = open_dialect(dialect)
-        self.approval = Approval(approval) if isinstance(approval, str) else approval
+        policy = self.dialect.default_approval if approval is None else approval
+        self.approval = Approval(policy) if isinstance(policy, str) else policy
         self.events = events or Events()
         self._commands = CommandPolicy() if commands is None else commands
         self._snapshot = snapshot
         self._turns = turns or Turns()
         self._while_backend_runs = contextlib.nullcontext if turns else self._turns.outside
-        self._session = Session(
-            self._allow,
-            self._execute,
-            root=backend.root,
-            memory={} if memory is None else memory,
-            caps=caps or Caps(),
-        )
+        self._root = backend.root
+        self._memory = {} if memory is None else memory
+        self._caps = caps or Caps()
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -118,7 +116,7 @@ class Router:
         if not text.startswith(PREFIXES) or not text[1:].strip():
             raise InvalidRequest(f"{text[:80]!r} is no command line", hint="write it like !ls -la")
         arguments = {"command": text[1:].strip()}
-        return self._answer("shell", arguments, lambda: self._session.run("shell", **arguments))
+        return self._answer("shell", arguments, lambda: self._session("shell").run("shell", **arguments))
 
     def _call(self, name: str, given: object) -> ToolResult:
         """Run a tool with what was sent as its arguments; what are none are told of like any other mistake."""
@@ -127,7 +125,17 @@ class Router:
         except ToolValidationError as error:
             refused = error
             return self._answer(name, {"arguments": given}, lambda: _refuse(refused))
-        return self._answer(name, arguments, lambda: self._tool(name).call(self._session, arguments))
+        return self._answer(name, arguments, lambda: self._tool(name).call(self._session(name), arguments))
+
+    def _session(self, called: str) -> Session:
+        """What one call of the dialect's tool `called` works with."""
+        return Session(
+            lambda tool, params: self._allow(tool, params, called),
+            self._execute,
+            root=self._root,
+            memory=self._memory,
+            caps=self._caps,
+        )
 
     def _tool(self, name: str) -> DialectTool:
         tool = self.dialect.tools.get(name)
@@ -218,14 +226,14 @@ class Router:
         else:
             self.events.emit(event)
 
-    def _allow(self, name: str, params: Mapping[str, Any]) -> None:
-        """Return when a standard call may run. Raises ApprovalDenied."""
+    def _allow(self, name: str, params: Mapping[str, Any], called: str) -> None:
+        """Return when a standard call may run, which the dialect's tool `called` makes. Raises ApprovalDenied."""
         tool = TOOLS[name]
         if name in COMMANDS:
             self._commands.check(params[COMMANDS[name]])
         if not params.get("dry_run"):
             with self._turns.outside() if self.approval.asks(tool) else contextlib.nullcontext():
-                self.approval.check(tool, params, lambda: self._preview(tool, params))
+                self.approval.check(tool, params, lambda: self._preview(tool, params), called=called)
 
     def _execute(self, name: str, params: Mapping[str, Any]) -> ToolResult:
         with self._while_backend_runs():

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ws.errors import InvalidRequest, WorkspaceError
+from ws.toolbox.approval import ApprovalPolicy
 from ws.toolbox.catalog import STANDARD, TOOLS, Tool
 from ws.toolbox.parameters import check_arguments
 from ws.tools.context import Caps, ToolResult
@@ -91,13 +92,18 @@ class DialectTool:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
+    """A table of tools. `default_approval` is what its contract asks for where the caller sets no policy."""
+
     name: str
     tools: Mapping[str, DialectTool] = field(default_factory=dict)
     words: Words = ()
+    default_approval: ApprovalPolicy = "never"
 
     @classmethod
-    def of(cls, name: str, *tools: DialectTool, words: Words = ()) -> Dialect:
-        return cls(name, {tool.spec.name: tool for tool in tools}, words)
+    def of(
+        cls, name: str, *tools: DialectTool, words: Words = (), default_approval: ApprovalPolicy = "never"
+    ) -> Dialect:
+        return cls(name, {tool.spec.name: tool for tool in tools}, words, default_approval)
 
     def say(self, text: str) -> str:
         """What a standard tool says, with the names that this dialect has."""

@@ -241,4 +241,5 @@ DIALECT = Dialect.of(
         *NO_UNDO,
         (r"; use `mode` overwrite or append, or `str_replace` for a part", "; use `str_replace` for a part of it"),
     ),
+    default_approval="on-dangerous",  # "Tier 3 (Dangerous): Always route through approval handler"
 )  # fmt: skip

@@ -393,16 +393,31 @@ def ensure_base(home: Home, key: str, *, ids: Ids, announced: bool = False, prog
     base = find_base(home, key)
     if base and touch(home, key, announced=announced):
         return base
-    tree = key.split("-")[0]
-    with _staged(home) as staging, Store(home.store) as store:
-        os.mkdir(os.path.join(staging, "0"), 0o700)
-        data = os.path.join(staging, "0", "data")
-        statistics = materialise(store, tree, data, ids=ids, progress=progress)
-        durable.sync_filesystem(staging)
-        _rename_into_place(
-            home, key, data, tree, statistics.files, statistics.size_bytes, synced=True, announced=announced
-        )
+    with (
+        Store(home.store) as store,
+        staged_base(home, store, key, ids=ids, announced=announced, progress=progress) as publish,
+    ):
+        publish()
     base = find_base(home, key)
     if base is None or not touch(home, key, announced=announced):
         raise StateError(f"the base {key} vanished while it was rebuilt", hint="try again")
     return base
+
+
+@contextlib.contextmanager
+def staged_base(
+    home: Home, store: Store, key: str, *, ids: Ids, announced: bool = False, progress: Progress | None
+) -> Iterator[Callable[[], None]]:
+    """A base in `staging/` from any store that has its tree; calling what is yielded publishes it, else it is removed.
+
+    Raises StoreDamaged. Commit point: as in `import_source`.
+    """
+    tree = key.split("-")[0]
+    with _staged(home) as staging:
+        os.mkdir(os.path.join(staging, "0"), 0o700)
+        data = os.path.join(staging, "0", "data")
+        made = materialise(store, tree, data, ids=ids, progress=progress)
+        durable.sync_filesystem(staging)
+        yield lambda: _rename_into_place(
+            home, key, data, tree, made.files, made.size_bytes, synced=True, announced=announced
+        )

@@ -42,8 +42,20 @@ _REFUSALS = frozenset(
         errno.EMFILE,
         errno.ENFILE,
         errno.ENOMEM,
+        errno.EFBIG,
     )
 )
+# What the caller can do about a limit of its own process; all else is about WS_HOME.
+_PROCESS_LIMITS = {
+    errno.EFBIG: "raise the limit on file size (`ulimit -f`)",
+    errno.EMFILE: "raise the limit on open files (`ulimit -n`)",
+    errno.ENOMEM: "raise the limit on memory (`ulimit -v`), or free some",
+}
+
+
+def advice_for(error: OSError) -> str | None:
+    """What to do about a limit of this process that a system call has met; None when it was something else."""
+    return _PROCESS_LIMITS.get(error.errno or 0)
 
 
 _directories: Together[None] = Together()
@@ -305,7 +317,9 @@ def state_usable() -> Iterator[None]:
         if error.errno not in _REFUSALS:
             raise
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
-        raise StateUnusable(f"the state of ws cannot be used: {error.strerror}{where}") from error
+        raise StateUnusable(
+            f"the state of ws cannot be used: {error.strerror}{where}", hint=advice_for(error)
+        ) from error
 
 
 @contextlib.contextmanager

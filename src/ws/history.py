@@ -289,7 +289,7 @@ def _typed(workspace_id: str, announced: durable.Announced | None = None) -> Ite
             announced.leave()
         raise StateUnusable(
             f"the state of {workspace_id} cannot be read or changed: {error.strerror or error}",
-            hint="check that WS_HOME is writable and not full",
+            hint=durable.advice_for(error) or "check that WS_HOME is writable and not full",
         ) from error
 
 

@@ -237,7 +237,7 @@ def _check_owner(home: Home, look: os.stat_result) -> None:
 
 def _make_home(home: Home) -> None:
     try:
-        os.makedirs(home.root, mode=0o700, exist_ok=True)
+        _make_private(home.root)
         _check_unused(home)
         os.chmod(home.root, 0o700)
         for part in _PARTS:
@@ -249,6 +249,25 @@ def _make_home(home: Home) -> None:
         raise StateUnusable(
             f"cannot set up {home.root}: {error.strerror}", hint="set WS_HOME to a directory you can write"
         ) from error
+
+
+def _make_private(path: str) -> None:
+    """A directory, and those above it that are missing, of mode 0700 whatever the umask.
+
+    `os.makedirs` gives those above the umask's mode: with a umask of 0 another user could rename WS_HOME away.
+    """
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for each in reversed(missing):
+        try:
+            os.mkdir(each, 0o700)
+        except FileExistsError:  # another process was faster, or it is no directory
+            if not os.path.isdir(each):
+                raise
+            continue
+        os.chmod(each, 0o700)
 
 
 def _fields(record: Any) -> dict[str, Any]:

@@ -23,13 +23,15 @@ from ws.listing import WorkspaceInfo, list_workspaces
 from ws.pool import check_size
 from ws.records import find_workspace, name_of, read_record
 from ws.recovery import recover
-from ws.spec import WorkspaceSpec, check_name, check_spec, default_name
+from ws.spec import WorkspaceSpec, check_image, check_name, check_spec, default_name
 from ws.users import resolve_user
 from ws.workspace import Workspace, open_workspace
 
 if TYPE_CHECKING:
+    from ws.bundle_manifest import ChosenSpec
     from ws.collecting import Collected
     from ws.pruning import Pruned
+    from ws.store.import_limits import ImportLimits
     from ws.verifying import VerifyReport
     from ws.warming import PoolInfo
 
@@ -183,29 +185,32 @@ class Manager:
         name: str | None = None,
         image: str | None = None,
         engine: EngineName | None = None,
+        trust_spec: bool = False,
+        limits: ImportLimits | None = None,
+        report: Callable[[ChosenSpec], None] | None = None,
         progress: Progress | None = None,
     ) -> Workspace:
         """A workspace from a bundle that `Workspace.export_bundle` made, with all its snapshots and its own container.
 
-        Nothing in the bundle is believed before it was checked. Its source is a path of another machine and is not
-        taken over. Commit point: the record that says `ready`.
+        Nothing in the bundle is trusted before it was checked, within `limits`. Its source is a path of another machine
+        and is not taken over. What it asks for its container (user, network, limits, environment, …) is taken only with
+        `trust_spec`; `report` is called with what it asks for and what is used.
+        Commit point: the record that says `ready`.
         Raises BundleRefused, LimitExceeded, InvalidName, WorkspaceExists, ImageNotFound, EngineUnavailable.
         """
-        from ws.bundles import import_bundle
+        from ws.bundle_import import ImportOptions, import_bundle
+        from ws.store.import_limits import ImportLimits
 
         if name is not None:
             check_name(name)
-        record = import_bundle(
-            self._home,
-            os.fspath(path),
-            self.engine(engine),
-            self.engine,
-            name=name,
-            image=image,
-            progress=progress,
+        options = ImportOptions(name, image, trust_spec, limits or ImportLimits())
+        made = import_bundle(
+            self._home, os.fspath(path), self.engine(engine), self.engine, options=options, progress=progress
         )
-        with whole_or_gone(self._home, record.id, self.remove):
-            return self._handle(record.id)
+        with whole_or_gone(self._home, made.record.id, self.remove):
+            if report:
+                report(made.spec)
+            return self._handle(made.record.id)
 
     def _plan(self, engine: Engine, spec: WorkspaceSpec, progress: Progress | None) -> WorkspaceRecord:
         """Everything that can be refused is refused here, before anything of the workspace is on disk."""
@@ -243,7 +248,7 @@ class Manager:
 
     def _configure(self, engine: Engine, spec: WorkspaceSpec) -> tuple[Options, Ids, ImageFacts]:
         """What the container of a workspace is to have. Raises ImageNotFound, InvalidRequest for the user."""
-        image = spec.image or os.environ.get("WS_IMAGE") or DEFAULT_IMAGE
+        image = check_image(spec.image or os.environ.get("WS_IMAGE") or DEFAULT_IMAGE)
         facts = engine.image(image)
         options = replace(options_of(spec, image), runtime=spec.runtime)
         uid, gid = resolve_user(self._home, engine, options, facts.id, spec.user or facts.user)
@@ -282,6 +287,8 @@ class Manager:
         """Remove the warm containers, of one image or all; how many there were. A `dry_run` only counts."""
         from ws.warming import drain
 
+        if image is not None:
+            check_image(image)
         return drain(self._home, self.engine, image=image, dry_run=dry_run, progress=progress)
 
     # -- find ------------------------------------------------------------------------------------------------

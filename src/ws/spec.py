@@ -17,6 +17,13 @@ from ws.errors import InvalidName, InvalidRequest
 NAME_RULE = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)", re.IGNORECASE)
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{{1,5}})?/)?{_COMPONENT}(?:/{_COMPONENT})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[a-z0-9]+:[0-9a-f]{32,128})?"
+)
+_IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{4,64}")
+_MAX_IMAGE = 512
 _SCALE = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -29,6 +36,19 @@ def check_name(name: str) -> str:
             hint="use up to 63 of a-z, 0-9, '.', '_' and '-', beginning and ending with a letter or digit",
         )
     return name
+
+
+def check_image(image: str) -> str:
+    """A reference as engines write it: [HOST[:PORT]/]NAME[:TAG][@DIGEST], or an id. Raises InvalidRequest.
+
+    An engine takes the reference as part of a URL: `.` or `..` there would ask it for something else than an image.
+    """
+    if len(image) > _MAX_IMAGE or not (_IMAGE.fullmatch(image) or _IMAGE_ID.fullmatch(image)):
+        raise InvalidRequest(
+            f"{image[:80]!r} is not the name of an image",
+            hint="write it like localhost/ws-base:latest, in lower case, or give the image's id",
+        )
+    return image
 
 
 def default_name(source: str | None, workspace_id: str, taken: Callable[[str], object]) -> str:
@@ -75,7 +95,7 @@ class WorkspaceSpec(BaseModel):
 
     source: str | None = None
     name: Annotated[str, BeforeValidator(lambda value: check_name(str(value)))] | None = None
-    image: str | None = None
+    image: Annotated[str, BeforeValidator(lambda value: check_image(str(value)))] | None = None
     engine: Literal["podman", "docker", "none"] | None = None
     network: Literal["none", "bridge"] = "none"
     memory: Annotated[Size, Field(ge=32 << 20)] = 2 << 30

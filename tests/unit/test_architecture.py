@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2] / "src" / "ws"
 
 RANKS = [
     {"errors"},
-    {"spec"},
+    {"spec", "strict_json"},
     {
         "aside",
         "durable",
@@ -37,6 +37,8 @@ RANKS = [
     {
         "apply_records",
         "applying",
+        "bundle_import",
+        "bundle_manifest",
         "bundles",
         "capturing",
         "collecting",

@@ -114,8 +114,7 @@ def _host(root: str) -> HostFilesystem:
 
 def _absolute(path: str) -> str:
     """From the root of this machine, with `/.` kept at the end, where it has a meaning."""
-    whole = os.path.join(os.getcwd(), path)
-    return os.path.normpath(whole) + ("/." if path == "." or path.endswith("/.") else "")
+    return os.path.abspath(path) + ("/." if path == "." or path.endswith("/.") else "")
 
 
 def _explained(error: OSError | ValueError) -> ToolError:

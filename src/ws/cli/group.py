@@ -83,6 +83,8 @@ STATUSES = {
     124: "the command ran out of time",
     INTERRUPTED: "interrupted",
 }
+# Parameters that are paths without click knowing it, and names, which are looked up: there is none with other bytes.
+ANY_BYTES = frozenset(("exclude", "source", "target", "paths", "name", "names"))
 COMPLETE = "_WS_COMPLETE"  # set by the script of `ws completion`
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -90,7 +92,8 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 class Verb(click.Command):
     """A click command whose help ends with examples and exit statuses.
 
-    `mounts` says that it works on workspaces, for which an ordinary user needs a user namespace.
+    `mounts` says that it works on workspaces, for which an ordinary user needs a user namespace. Paths and
+    patterns may hold any bytes; all other text must be UTF-8.
     """
 
     def __init__(
@@ -108,6 +111,9 @@ class Verb(click.Command):
         self.mounts = mounts
 
     def invoke(self, ctx: click.Context) -> Any:
+        for parameter in self.params:
+            if not isinstance(parameter.type, click.Path) and parameter.name not in ANY_BYTES:
+                _check_text(parameter, ctx.params.get(parameter.name or ""))
         if self.mounts:
             session.enter_userns(ctx.params.get("engine"))
         return super().invoke(ctx)
@@ -117,6 +123,14 @@ class Verb(click.Command):
             write_examples(formatter, self.examples)
         with formatter.section("Exit status"):
             formatter.write_dl(list(self.statuses.items()))
+
+
+def _check_text(parameter: click.Parameter, value: object) -> None:
+    """Python spells a byte that is not UTF-8 as half a surrogate pair, which nothing that sends text accepts."""
+    for text in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
+            shown = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            raise InvalidRequest(f"{shown} is not UTF-8", hint="only paths and commands may hold any bytes")
 
 
 class CommandVerb(Verb):

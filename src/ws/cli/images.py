@@ -56,9 +56,10 @@ def build_verb(*, engine: str | None, tag: str | None, as_json: bool, **options:
     each engine.
     """
     from ws.engine.images import DEFAULT_IMAGE, build_image
+    from ws.spec import check_image
 
     home = open_home().root
-    reference = tag or DEFAULT_IMAGE
+    reference = check_image(tag or DEFAULT_IMAGE)
     built = []
     for found in _engines(home, engine or os.environ.get("WS_ENGINE")):
         try:

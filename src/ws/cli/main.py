@@ -8,6 +8,7 @@ do not understand, goes through click, which then gives the help or the error.
     a mistake in the words 2
     Ctrl-C, SIGTERM, HUP   128 + the signal, after what was begun has been undone
     a closed pipe          141, silently, as the shell shows it for any other program
+    no memory, a limit     1, and which limit to raise
     anything else          1, one line; WS_DEBUG=1 shows the traceback
 """
 
@@ -32,6 +33,7 @@ BROKEN_PIPE = 128 + signal.SIGPIPE
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one command line and end the process with its status."""
     _fill_standard_descriptors()
+    _keep_owners_rights()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         interrupts.install()
@@ -62,6 +64,11 @@ def _fill_standard_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
 
 
+def _keep_owners_rights() -> None:
+    """Keep of the umask what it denies to others: with 0777 an ordinary user could not open what it just made."""
+    os.umask(os.umask(0o077) & 0o077)
+
+
 def run(words: list[str]) -> int:
     """Run one command line; returns its exit status. Never raises."""
     as_json = wants_json(words)
@@ -83,11 +90,52 @@ def run(words: list[str]) -> int:
             import traceback
 
             traceback.print_exc()
-        if isinstance(error, OSError) and error.errno:  # a full disk, no descriptor left: the machine's trouble
-            reason = f"{error.strerror}: {os.fsdecode(error.filename)}" if error.filename else str(error.strerror)
-            return report("os_error", reason, "WS_DEBUG=1 shows where it happened", status=1, as_json=as_json)
-        hint = "this is a defect of ws; WS_DEBUG=1 shows where it happened"
-        return report("unexpected", f"unexpected {type(error).__name__}: {error}", hint, status=1, as_json=as_json)
+        code, message, hint, status = _explain(error)
+        return report(code, message, hint, status=status, as_json=as_json)
+
+
+def _explain(error: Exception) -> tuple[str, str, str, int]:
+    """Code, message, hint and status of an error that is none of ours."""
+    debug = "WS_DEBUG=1 shows where it happened"
+    if isinstance(error, FileNotFoundError) and not _has_working_directory():
+        return "invalid_request", "the working directory was removed", "cd to a directory that exists", 2
+    if isinstance(error, MemoryError):
+        return "out_of_memory", "there is not enough memory", "raise the limit on memory (`ulimit -v`), or free some", 1
+    if isinstance(error, UnicodeEncodeError):
+        return (
+            "invalid_request",
+            "the request holds text that is not UTF-8",
+            "only paths and commands may hold any bytes",
+            2,
+        )
+    if isinstance(error, OSError) and error.errno:  # a full disk, no descriptor left: the machine's trouble
+        from ws.durable import advice_for
+
+        reason = f"{error.strerror}: {os.fsdecode(error.filename)}" if error.filename else str(error.strerror)
+        return "os_error", reason, advice_for(error) or debug, 1
+    if isinstance(error, ImportError) and (shortage := _shortage(str(error))):
+        return "os_error", f"a module cannot be loaded: {error}", shortage, 1
+    return "unexpected", f"unexpected {type(error).__name__}: {error}", f"this is a defect of ws; {debug}", 1
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _shortage(reason: str) -> str | None:
+    """What to raise when the loader could not load a shared object; it gives a text and no errno."""
+    import errno
+
+    from ws.durable import advice_for
+
+    texts = {"failed to map segment": errno.ENOMEM, os.strerror(errno.ENOMEM): errno.ENOMEM}
+    texts[os.strerror(errno.EMFILE)] = errno.EMFILE
+    found = next((number for text, number in texts.items() if text in reason), 0)
+    return advice_for(OSError(found, ""))
 
 
 def _dispatch(words: list[str]) -> int:

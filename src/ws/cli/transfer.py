@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ws.applying import ApplyResult
+    from ws.bundle_manifest import ChosenSpec, SpecChange
     from ws.exporting import ExportedPatch
     from ws.undo_apply import UndoneApply
     from ws.workspace import Workspace
@@ -222,24 +223,66 @@ def _show_patch(done: ExportedPatch) -> None:
     examples=[
         ("ws import demo.bundle", "a workspace with all its snapshots; prints its name"),
         ("ws import demo.bundle --name copy --image localhost/other", "under another name, in another image"),
+        ("ws import demo.bundle --trust-spec", "with the user, network, limits and environment that it had"),
+        ("ws import big.bundle --max-paths 5000000 --max-bytes 100g", "one that is larger than the default limits"),
     ],
 )
 @click.argument("bundle", metavar="F", type=click.Path())
 @click.option("--name", metavar="N", help="Its name. Default: the one it had.")
 @click.option("--image", metavar="I", help="Its image. Default: the one it had; this machine must have it.")
 @click.option("--engine", type=click.Choice(["podman", "docker", "none"]), help="Default: as for `ws create`.")
+@click.option("--trust-spec", is_flag=True, help="Take user, network, limits, env, … from the bundle.")
+@click.option("--max-objects", metavar="N", type=int, help="Git objects in the bundle. Default: 1000000.")
+@click.option("--max-paths", metavar="N", type=int, help="Paths in one snapshot. Default: 1000000.")
+@click.option("--max-bytes", metavar="SIZE", help="Unpacked, and in one snapshot. Default: 16g.")
+@click.option("--max-time", metavar="TIME", help="For reading and checking. Default: 10m.")
 @json_option
-def import_verb(bundle: str, *, as_json: bool, **options: Any) -> None:
+def import_verb(
+    bundle: str,
+    *,
+    max_objects: int | None,
+    max_paths: int | None,
+    max_bytes: str | None,
+    max_time: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Make a workspace from a bundle that `ws export` wrote.
 
-    Everything in it is checked before anything is kept. Its snapshots keep their ids. The directory it was made from is
-    one of another machine, so `ws apply` needs --to. Prints its name.
+    Everything in it is checked before anything is kept, within limits on objects, paths, bytes and time; a bundle that
+    is refused leaves nothing behind. Its snapshots keep their ids. The directory it was made from is one of another
+    machine, so `ws apply` needs --to. Prints its name.
+
+    What the bundle asks for its container (user, network, limits, environment, excluded patterns, a writable root, a
+    runtime) is shown and not taken, unless --trust-spec says so.
     """
+    from ws.spec import parse_duration, parse_size
+    from ws.store.import_limits import ImportLimits
+
+    asked: dict[str, Any] = {
+        "objects": max_objects,
+        "paths": max_paths,
+        "bytes": parse_size(max_bytes) if max_bytes is not None else None,
+        "time_s": parse_duration(max_time) if max_time is not None else None,
+    }
+    limits = ImportLimits(**{name: value for name, value in asked.items() if value is not None})
+    chosen: list[ChosenSpec] = []
     kept: list[Workspace] = []
     with interrupts.nothing_kept(kept), session.manager() as manager, ProgressBar("importing") as bar:
-        made = manager.import_bundle(bundle, progress=bar, **options)
+        made = manager.import_bundle(bundle, limits=limits, report=chosen.append, progress=bar, **options)
         kept.append(made)
+    changes, trusted = chosen[0].changes, chosen[0].trusted
     if as_json:
-        print_json(dataclasses.asdict(made.info()))
-    else:
-        print(made.name)
+        spec = {"trusted": trusted, "asked": [dataclasses.asdict(change) for change in changes]}
+        print_json({**dataclasses.asdict(made.info()), "bundle_spec": spec})
+        return
+    print(made.name)
+    for change in changes:
+        taken = "taken from the bundle" if change.asked == change.used else "not taken from the bundle"
+        say(f"note: {taken}: {change.field} {escape(change.asked)}{_instead(change)}")
+    if changes and not trusted:
+        say("note: --trust-spec takes what the bundle asks for")
+
+
+def _instead(change: SpecChange) -> str:
+    return "" if change.asked == change.used else f"; here it is {escape(change.used)}"

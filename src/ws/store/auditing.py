@@ -7,7 +7,7 @@ tree is believed, every name, kind, mode, owner and link in it is checked here. 
 
 from __future__ import annotations
 
-import stat
+from collections.abc import Callable
 
 from ws.errors import StoreDamaged
 from ws.store import trees
@@ -16,10 +16,12 @@ from ws.store.repository import Store
 
 _MAX_ID = (1 << 32) - 2
 _MAX_NAME = 255
+_MAX_MODE = 0o7777
 _MAX_TARGET = 4095
 _MAX_XATTR_NAME = 255
 _MAX_XATTR = 64 << 10
 _MAX_TIME_NS = 1 << 63
+_KEPT_ENTRIES = 300_000  # of directories that were read: some 150 MB
 
 
 def check_listing(listing: trees.Listing, path: bytes = b"") -> None:
@@ -49,7 +51,7 @@ def _check_name(name: bytes, path: bytes) -> None:
 def _check_meta(meta: Meta, path: bytes, *, kinds: str) -> None:
     if meta.kind not in kinds:
         raise _wrong(path, f"is of the kind {meta.kind!r}")
-    if meta.mode != stat.S_IMODE(meta.mode) or meta.size < 0:
+    if not 0 <= meta.mode <= _MAX_MODE or meta.size < 0:
         raise _wrong(path, "has an impossible mode or size")
     if not (0 <= meta.uid <= _MAX_ID and 0 <= meta.gid <= _MAX_ID):
         raise _wrong(path, "has an impossible owner")
@@ -61,12 +63,13 @@ def _check_meta(meta: Meta, path: bytes, *, kinds: str) -> None:
             raise _wrong(path, "has an extended attribute that is not a user's")
 
 
-def check_links(store: Store, root: trees.Root) -> None:
-    """Every hard link must be between files of the tree, equal ones. Raises StoreDamaged."""
+def check_links(store: Store, root: trees.Root, *, tick: Callable[[], None] = lambda: None) -> None:
+    """Every hard link must be between files of the tree, equal ones. `tick` is called for each. Raises StoreDamaged."""
+    find = _Finder(store, root.node)
     linked: set[bytes] = set()
-    listings: dict[trees.Node, trees.Listing] = {}
     for group in trees.read_links(store, root):
-        files = [_find(store, root.node, path, listings) for path in group]
+        tick()
+        files = [find(path) for path in group]
         if len(group) < 2 or linked & {*group} or len({*group}) != len(group):
             raise StoreDamaged("the hard links of a tree contradict each other")
         if any(file is None or file != files[0] for file in files):
@@ -74,20 +77,34 @@ def check_links(store: Store, root: trees.Root) -> None:
         linked.update(group)
 
 
-def _find(store: Store, node: trees.Node, path: bytes, listings: dict[trees.Node, trees.Listing]) -> trees.File | None:
-    *parents, name = path.split(b"/")
-    for parent in parents:
-        below = _listing(store, node, listings).directories.get(parent)
-        if below is None:
-            return None
-        node = below
-    return _listing(store, node, listings).files.get(name)
+class _Finder:
+    """Files by their paths. Directories that were read are kept, up to a number of entries."""
 
+    def __init__(self, store: Store, node: trees.Node) -> None:
+        self._store = store
+        self._node = node
+        self._listings: dict[trees.Node, trees.Listing] = {}
+        self._entries = 0
 
-def _listing(store: Store, node: trees.Node, listings: dict[trees.Node, trees.Listing]) -> trees.Listing:
-    if node not in listings:
-        listings[node] = trees.read_listing(store, node)
-    return listings[node]
+    def __call__(self, path: bytes) -> trees.File | None:
+        *parents, name = path.split(b"/")
+        node = self._node
+        for parent in parents:
+            below = self._listing(node).directories.get(parent)
+            if below is None:
+                return None
+            node = below
+        return self._listing(node).files.get(name)
+
+    def _listing(self, node: trees.Node) -> trees.Listing:
+        if node not in self._listings:
+            listing = trees.read_listing(self._store, node)
+            self._entries += len(listing.files) + len(listing.directories)
+            if self._entries > _KEPT_ENTRIES:
+                self._listings.clear()
+                self._entries = len(listing.files) + len(listing.directories)
+            self._listings[node] = listing
+        return self._listings[node]
 
 
 def _wrong(path: bytes, problem: str) -> StoreDamaged:

@@ -26,7 +26,7 @@ from ws import durable
 from ws.errors import InvalidName, SnapshotAmbiguous, SnapshotNotFound, StoreDamaged, TagExists
 from ws.record_files import parse_json
 from ws.store.packs import COMMIT, PackWriter
-from ws.store.references import ids_that_begin, numbers_of, read_ref, references_of
+from ws.store.references import add_packed, ids_that_begin, numbers_of, read_ref, references_of
 from ws.store.repository import Store
 from ws.store.tags import encode_tag
 
@@ -71,17 +71,17 @@ def add_snapshot(
     if not _WORKSPACE.fullmatch(workspace):
         raise InvalidName(f"{workspace!r} is not the id of a workspace")
     parents = tuple(parents)
-    said = {
-        "workspace": workspace,
-        "number": number,
-        "created_ns": created_ns,
-        "tag": tag,
-        "facts": dict(facts or {}),
-    }
-    when = b"%s %d +0000" % (_IDENTITY, max(created_ns, 0) // 1_000_000_000)
-    lines = [b"tree " + tree.encode(), *[b"parent " + parent.encode() for parent in parents]]
-    lines += [b"author " + when, b"committer " + when, b"", _clean(message)]
-    body = b"\n".join(lines) + b"\n" + _LAST_LINE + json.dumps(said, sort_keys=True).encode() + b"\n"
+    facts = dict(facts or {})
+    body = encode_snapshot(
+        workspace=workspace,
+        number=number,
+        tree=tree,
+        parents=parents,
+        message=message,
+        created_ns=created_ns,
+        tag=tag,
+        facts=facts,
+    )
     commit = writer.add(COMMIT, body)
     return Snapshot(
         commit.hex(),
@@ -92,8 +92,34 @@ def add_snapshot(
         _clean(message).decode(),
         created_ns,
         tag,
-        dict(facts or {}),
+        facts,
     )
+
+
+def encode_snapshot(
+    *,
+    workspace: str,
+    number: int,
+    tree: str,
+    parents: Iterable[str],
+    message: str,
+    created_ns: int,
+    tag: str | None,
+    facts: Mapping[str, Any],
+) -> bytes:
+    """The bytes of a commit. The same snapshot always gives the same bytes."""
+    said = {"workspace": workspace, "number": number, "created_ns": created_ns, "tag": tag, "facts": dict(facts)}
+    when = b"%s %d +0000" % (_IDENTITY, max(created_ns, 0) // 1_000_000_000)
+    lines = [b"tree " + tree.encode(), *[b"parent " + parent.encode() for parent in parents]]
+    lines += [b"author " + when, b"committer " + when, b"", _clean(message)]
+    return b"\n".join(lines) + b"\n" + _LAST_LINE + json.dumps(said, sort_keys=True).encode() + b"\n"
+
+
+def split_snapshot(data: bytes) -> tuple[list[list[bytes]], bytes, bytes]:
+    """The header lines of a commit as key and value, its message, and the JSON of its last line."""
+    head, _, text = data.partition(b"\n\n")
+    message, _, last = text.rpartition(_LAST_LINE)
+    return [line.split(b" ", 1) for line in head.split(b"\n")], message.strip(), last
 
 
 def _clean(message: str) -> bytes:
@@ -103,11 +129,8 @@ def _clean(message: str) -> bytes:
 
 def read_snapshot(store: Store, commit: str) -> Snapshot:
     """Raises StoreDamaged when it is missing, or no snapshot."""
-    data = store.read(bytes.fromhex(commit), COMMIT)
-    head, _, text = data.partition(b"\n\n")
-    message, _, last = text.rpartition(_LAST_LINE)
+    fields, message, last = split_snapshot(store.read(bytes.fromhex(commit), COMMIT))
     try:
-        fields = [line.split(b" ", 1) for line in head.split(b"\n")]
         said = parse_json(last)
         return Snapshot(
             id=commit,
@@ -115,12 +138,12 @@ def read_snapshot(store: Store, commit: str) -> Snapshot:
             number=said["number"],
             tree=next(value.decode() for key, value in fields if key == b"tree"),
             parents=tuple(value.decode() for key, value in fields if key == b"parent"),
-            message=message.strip().decode(errors="replace"),
+            message=message.decode(errors="replace"),
             created_ns=said["created_ns"],
             tag=said["tag"],
             facts=said["facts"],
         )
-    except (ValueError, KeyError, TypeError, StopIteration) as error:
+    except (ValueError, KeyError, TypeError, StopIteration, RecursionError) as error:
         raise StoreDamaged(f"the commit {commit} is not a snapshot: {error}") from None
 
 
@@ -136,6 +159,19 @@ def publish(store: Store, snapshot: Snapshot, *, force: bool = False) -> None:
     Commit point: the rename of the reference.
     """
     durable.write_files(references(store, snapshot, force=force))
+
+
+def publish_all(store: Store, snapshots: Iterable[Snapshot]) -> None:
+    """Make the snapshots of a new workspace count, however many; their packs are finished, the store's lock is held.
+
+    Commit point: the rename of `packed-refs`.
+    """
+    new: dict[str, str] = {}
+    for snapshot in snapshots:
+        new[snapshot.ref] = snapshot.id
+        if snapshot.tag:
+            new[f"refs/workspaces/{snapshot.workspace}/tags/{encode_tag(snapshot.tag)}"] = snapshot.id
+    add_packed(store, new)
 
 
 def references(store: Store, snapshot: Snapshot, *, force: bool = False) -> list[tuple[str, bytes]]:

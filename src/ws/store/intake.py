@@ -1,8 +1,9 @@
-"""Reading a pack that somebody else made: one pass, every object hashed, nothing believed.
+"""Read a pack that another machine made: one pass, every object hashed, nothing trusted.
 
-Only what ws itself writes into bundles is taken: whole commits, trees and blobs, no deltas. Each object has a cap, each
-stream ends where it says, each tree is in git's order with the modes we use, and the checksum at the end must fit. What
-the objects mean is for `auditing` to judge.
+Only what ws itself writes into bundles is accepted: whole commits, trees and blobs, no deltas. The number of objects is
+counted against the budget when the pack announces it, the size of each object before it is unpacked. Each stream must
+end where it says, each tree must be in git's order with the modes we use, and the checksum at the end must fit. What
+the objects mean is for `tree_check` to judge.
 """
 
 from __future__ import annotations
@@ -13,36 +14,42 @@ import zlib
 from collections.abc import Callable
 from typing import BinaryIO
 
-from ws.errors import BundleRefused, StoreDamaged
+from ws.errors import BundleRefused, LimitExceeded
 from ws.store import trees
-from ws.store.packs import KINDS, TREE, PackWriter
+from ws.store.import_limits import MAX_COMMIT_BYTES, MAX_OBJECT_BYTES, Budget
+from ws.store.packs import COMMIT, KINDS, TREE, PackWriter
 
 Progress = Callable[[str, int, int], None]  # phase, done, total (0: unknown)
 
-MAX_OBJECT_BYTES = 256 << 20  # a directory of a million files has a tree of some 40 MB
+MAX_ENTRY_NAME_BYTES = 512  # a name of 255 bytes, escaped
 
 _READ_BYTES = 1 << 16
 _MODES = {trees.DIRECTORY, trees.FILE, trees.EXECUTABLE, trees.LINK}
 
 
-def take_in(file: BinaryIO, writer: PackWriter, progress: Progress | None = None) -> None:
-    """Put every object of the pack that begins here into another one. Raises BundleRefused."""
+def take_in(file: BinaryIO, writer: PackWriter, budget: Budget, progress: Progress | None = None) -> None:
+    """Put every object of the pack that begins here into another one. Raises BundleRefused, LimitExceeded."""
     stream = _Stream(file)
     magic, version, count = struct.unpack(">4sII", stream.take(12))
     if (magic, version) != (b"PACK", 2):
         raise BundleRefused("the bundle holds no pack that ws knows")
+    budget.count_objects(count)
     for number in range(count):
         kind, size = _entry_header(stream)
         if kind not in KINDS:
             raise BundleRefused("the bundle holds objects in a form that ws does not write")
-        if size > MAX_OBJECT_BYTES:
-            raise BundleRefused(f"the bundle holds an object of {size} bytes; the limit is {MAX_OBJECT_BYTES}")
+        limit = MAX_COMMIT_BYTES if kind == COMMIT else MAX_OBJECT_BYTES
+        if size > limit:
+            raise LimitExceeded(f"the bundle holds an object of {size:,} bytes; the limit is {limit:,}")
+        budget.count_bytes(size)
         data = stream.inflate(size)
         if kind == TREE:
-            _check_tree(data)
+            _check_tree(data, budget)
         writer.add(kind, data)
-        if progress and number % 256 == 0:
-            progress("read", number, count)
+        if number % 256 == 0:
+            budget.check_time()
+            if progress:
+                progress("read", number, count)
     digest = stream.digest()
     if stream.take(20) != digest:
         raise BundleRefused("the bundle is damaged: its checksum does not fit")
@@ -62,14 +69,23 @@ def _entry_header(stream: _Stream) -> tuple[int, int]:
     return kind, size
 
 
-def _check_tree(data: bytes) -> None:
-    try:
-        items = trees.decode_tree(data)
-    except StoreDamaged as error:
-        raise BundleRefused(f"the bundle is damaged: {error.message}") from None
-    names = {name for _, name, _ in items}
-    if len(names) != len(items) or trees.encode_tree(items) != data or not _MODES.issuperset(i[0] for i in items):
-        raise BundleRefused("the bundle holds a tree that git would refuse")
+def _check_tree(data: bytes, budget: Budget) -> None:
+    """One entry at a time: a list of all of them takes twenty times the memory of the tree."""
+    names: set[bytes] = set()
+    last, end = b"", 0
+    for mode, name, entry_end in trees.scan_tree(data):
+        key = name + b"/" if mode == trees.DIRECTORY else name
+        if mode not in _MODES or key <= last or name in names or not _is_entry_name(name):
+            raise BundleRefused("the bundle holds a tree that git would refuse")
+        names.add(name)  # a file and a directory of one name need not be neighbours
+        budget.check_entries(len(names))
+        last, end = key, entry_end
+    if end != len(data):
+        raise BundleRefused("the bundle is damaged: a tree cannot be read")
+
+
+def _is_entry_name(name: bytes) -> bool:
+    return name not in (b".", b"..") and b"/" not in name and len(name) <= MAX_ENTRY_NAME_BYTES
 
 
 class _Stream:

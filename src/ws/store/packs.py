@@ -104,6 +104,18 @@ class Judge(Protocol):
     def doubts(self, oid: bytes, *, in_chunks: bool = False) -> bool: ...
 
 
+def _decode_header(data: bytes) -> tuple[int, int, int]:
+    """Kind, size, and where the header ends. Raises IndexError when it is cut short."""
+    byte = data[0]
+    kind, size, shift, at = byte >> 4 & 7, byte & 15, 4, 1
+    while byte & 0x80:
+        byte = data[at]
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+    return kind, size, at
+
+
 class PackWriter:
     """A new pack in `directory`. Nothing of it is seen before `finish`; a crash leaves a `tmp_` file.
 
@@ -358,6 +370,15 @@ class Pack:
             return 0
         return first[0] >> 4 & 7 if first else 0
 
+    def describe(self, position: int) -> tuple[int, int]:
+        """Kind and size of an entry, without its bytes; of a delta, its own. Raises ValueError, OSError."""
+        data = os.pread(self.descriptor(), 16, self.index.offset(position))
+        try:
+            kind, size, _ = _decode_header(data)
+        except IndexError:
+            raise ValueError("the entry is cut short") from None
+        return kind, size
+
     def read(self, position: int) -> tuple[int, bytes, bytes]:
         """Kind, bytes, and for a delta the id of its base. Raises ValueError when the entry is no entry."""
         return _read_entry(self.descriptor(), self.index.offset(position))
@@ -367,13 +388,7 @@ def _read_entry(fd: int, offset: int) -> tuple[int, bytes, bytes]:
     """Kind, bytes, and for a delta the id of its base. Raises ValueError when the entry is no entry."""
     data = os.pread(fd, _FIRST_READ, offset)
     try:
-        byte = data[0]
-        kind, size, shift, at = byte >> 4 & 7, byte & 15, 4, 1
-        while byte & 0x80:
-            byte = data[at]
-            size |= (byte & 0x7F) << shift
-            shift += 7
-            at += 1
+        kind, size, at = _decode_header(data)
         base = b""
         if kind == REF_DELTA:
             base = data[at : at + 20]

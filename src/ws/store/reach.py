@@ -5,7 +5,7 @@ Plain git, with no idea of what the trees mean: a commit needs its tree and its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ws.store import trees
 from ws.store.packs import BLOB, COMMIT, TREE
@@ -24,8 +24,17 @@ def read_commit(store: Store, commit: bytes) -> tuple[bytes, list[bytes]]:
     return tree, parents
 
 
-def reach(store: Store, commits: Iterable[bytes], roots: Iterable[bytes], live: dict[bytes, int]) -> None:
+def reach(
+    store: Store,
+    commits: Iterable[bytes],
+    roots: Iterable[bytes],
+    live: dict[bytes, int],
+    *,
+    tick: Callable[[], None] = lambda: None,
+) -> None:
     """Add to `live` (id → kind) all that the commits and the trees `roots` need and that is not in it.
+
+    `tick` is called for each tree.
 
     Raises StoreDamaged when something is missing: then nobody knows what can be thrown away.
     """
@@ -44,6 +53,7 @@ def reach(store: Store, commits: Iterable[bytes], roots: Iterable[bytes], live: 
         if tree in live:
             continue
         live[tree] = TREE
+        tick()
         for mode, _, oid in trees.read_tree(store, tree):
             if mode == trees.DIRECTORY:
                 pending_trees.append(oid)

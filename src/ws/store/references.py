@@ -153,6 +153,12 @@ def pack_refs(store: Store) -> None:
                 os.unlink(os.path.join(store.path, name))
 
 
+def add_packed(store: Store, refs: Mapping[str, str]) -> None:
+    """Add references to `packed-refs`, however many. The caller holds `ws.lock`. Commit point: the file's rename."""
+    with locking.listing_references(store):
+        _write_packed(store, {**_all_packed(store), **refs})
+
+
 def pack_references(store: Store) -> bool:
     """Move all references into `packed-refs`, if no process publishes right now; whether it could."""
     try:

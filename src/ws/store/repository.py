@@ -75,7 +75,7 @@ class Store:
         except OSError as error:
             raise StateUnusable(
                 f"cannot make the store in {self.path}: {error.strerror}",
-                hint="check that WS_HOME is writable and not full",
+                hint=durable.advice_for(error) or "check that WS_HOME is writable and not full",
             ) from error
 
     def close(self) -> None:
@@ -253,6 +253,16 @@ class Store:
                 self._last = self._pack(name)
                 return self._last, position
         return None
+
+    def describe(self, oid: bytes, *, path: bytes = b"") -> tuple[int, int]:
+        """Kind and size of an object without its bytes, in a store without deltas. Raises StoreDamaged when missing."""
+        found = self._find(oid)
+        if found is None:
+            raise _damaged(oid, path, "is missing")
+        try:
+            return found[0].describe(found[1])
+        except (ValueError, OSError) as error:
+            raise _damaged(oid, path, f"cannot be read: {error}") from None
 
     def read(self, oid: bytes, kind: int, *, path: bytes = b"") -> bytes:
         """The bytes of an object, also of one in the pack that is being written.

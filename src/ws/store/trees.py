@@ -69,6 +69,16 @@ def decode_tree(data: bytes) -> list[Item]:
     return items
 
 
+def scan_tree(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+    """Mode, name and end of each entry, up to the first that cannot be read; nothing is kept in memory."""
+    end = 0
+    for item in _ITEM.finditer(data):
+        if item.start() != end:
+            return
+        end = item.end()
+        yield item[1], item[2], end
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One directory: its tree under data/, and its tree or record under meta/."""
@@ -166,8 +176,13 @@ def read_meta(store: Store, node: Node, path: bytes = b"") -> tuple[bytes, list[
 def read_listing(store: Store, node: Node, path: bytes = b"") -> Listing:
     """Everything in one directory. Raises StoreDamaged when data/ and meta/ contradict each other."""
     record, below = read_meta(store, node, path)
+    return decode_listing(record, below, read_tree(store, node.data, path), path)
+
+
+def decode_listing(record: bytes, below: list[Item], items: list[Item], path: bytes = b"") -> Listing:
+    """A directory from its record, its subdirectories under meta/ and its tree under data/. Raises StoreDamaged."""
     own, entries = meta.decode_record(record)
-    blobs = {names.unescape(name): oid for _, name, oid in read_tree(store, node.data, path)}
+    blobs = {names.unescape(name): oid for _, name, oid in items}
     try:
         files = {name: File(entry, b"" if entry.kind == "p" else blobs[name]) for name, entry in entries.items()}
         directories = {

@@ -117,7 +117,18 @@ class TestPathResolution:
                 bench.call("view_file", path=path)
             assert path in str(caught.value)
             assert str(bench.root) in str(caught.value)
-            assert "outside" in str(caught.value)
+            assert "path outside project root" in str(caught.value)
+
+    @pytest.mark.parametrize("path", ["../outside/secret.txt", "d/../../outside/secret.txt", "link", "~/secret.txt"])
+    def test_a_relative_path_that_leads_out_is_rejected_in_the_same_words(self, bench: ToolBench, path: str) -> None:
+        bench.put({"d/a.txt": "x\n"})
+        (bench.root / "link").symlink_to(bench.outside / "secret.txt")
+        for name, arguments in (("view_file", {}), ("str_replace", {"old_str": "secret", "new_str": "x"})):
+            with pytest.raises(FsViolationError, match="path outside project root") as caught:
+                bench.call(name, path=path, **arguments)
+            assert path.removeprefix("~") in str(caught.value)
+            assert str(bench.root) in str(caught.value)
+        assert bench.untouched()
 
     def test_relative_paths_are_joined_with_the_root(self, bench: ToolBench) -> None:
         bench.put({"d/a.txt": "x\n"})
@@ -134,6 +145,35 @@ class TestPathResolution:
         bench.put({"d/a.txt": "x\n"})
         info = bench.call("get_file_info", path="./d//a.txt").data["info"]
         assert info["path"] == f"{bench.root}/d/a.txt"
+
+    def test_the_file_info_of_a_link_has_its_canonical_target(self, bench: ToolBench) -> None:
+        bench.put({"d/a.txt": "x\n"})
+        links = {
+            "to_a": "d/../d//a.txt",
+            "to_to_a": "to_a",
+            "absolute": f"{bench.root}/d/a.txt",
+            "to_d": "d",
+            "d/up": "../d/a.txt",
+            "dangling": "d/missing",
+            "out": str(bench.outside / "secret.txt"),
+            "loop": "loop",
+        }
+        for name, target in links.items():
+            (bench.root / name).symlink_to(target)
+
+        def info(path: str) -> dict[str, Any]:
+            found = bench.call("get_file_info", path=path).data["info"]
+            assert found["type"] == ("symlink" if path in links else "file")
+            return dict(found)
+
+        for name in ("to_a", "to_to_a", "absolute", "d/up"):
+            assert (info(name)["target"], info(name)["link"]) == (f"{bench.root}/d/a.txt", links[name])
+        assert info("to_d")["target"] == f"{bench.root}/d"
+        assert info("dangling")["target"] == f"{bench.root}/d/missing"
+        assert info("out")["target"] is info("loop")["target"] is None
+        assert "target" not in info("d/a.txt")
+        assert info("to_d/a.txt")["path"] == f"{bench.root}/d/a.txt", "links above the last segment are resolved"
+        assert f':target "{bench.root}/d/a.txt"' in bench.call("get_file_info", path="to_a").output
 
 
 class TestStrReplace:

@@ -189,6 +189,52 @@ class TestSecurityInvariants:
             do(bench, "read_file", path="link")
         bench.close()
 
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_a_restricted_path_inside_the_root_is_refused_with_its_own_reason_and_hint(
+        self, backend: str, tmp_path: Path, shared: Callable[[str], SharedWorkspaces]
+    ) -> None:
+        rules = {"restricted_paths": ["private"], "allowed_paths": ["private/shared"]}
+        with open_bench(backend, tmp_path, shared, "forge", **rules) as bench:
+            bench.put({"private/key": "k", "private/shared/note": "n", "open": "o"})
+            (bench.root / "link").symlink_to("private/key")
+            (bench.root / "open_link").symlink_to("private/shared/note")
+            calls: list[tuple[str, dict[str, Any]]] = [
+                ("read_file", {}),
+                ("read_file", {"binary": True}),
+                ("list_directory", {}),
+                ("exists", {}),
+                ("get_info", {}),
+                ("create_file", {}),
+                ("write_file", {"content": "x"}),
+                ("append_file", {"content": "x"}),
+                ("create_directory", {}),
+                ("delete_file", {}),
+                ("delete_directory", {"recursive": True}),
+            ]
+            paths = ("private/key", f"{bench.root}/private/key", "private/missing", "private/no/dir/x", "private/key/x")
+            for operation, arguments in calls:
+                for path in (*paths, *(() if operation in ("exists", "get_info", "create_file") else ("link",))):
+                    if (operation, path) in {("delete_file", "link"), ("delete_directory", "link")}:
+                        continue  # removes the link, never its target
+                    with pytest.raises(FsViolationError, match="the path is restricted") as caught:
+                        do(bench, operation, path=path, **arguments)
+                    assert path in str(caught.value)
+                    assert f"{bench.root}/private" in str(caught.value)
+                    assert "outside" not in str(caught.value)
+                    assert "inside the root, but is restricted" in (caught.value.hint or "")
+            for path in ("private", "."):
+                with pytest.raises((FsViolationError, OSError)) as whole:
+                    do(bench, "delete_directory", path=path, recursive=True)
+                assert "use a path inside the root" not in str(getattr(whole.value, "hint", ""))
+            told = bench.router.call_safely("filesystem", {"operation": "read_file", "arguments": {"path": "link"}})
+            assert (told.data["code"], told.data["hint"]) == ("fs_violation", caught.value.hint)
+            assert do(bench, "read_file", path="open_link").output == "n"
+            assert do(bench, "read_file", path="private/../open").output == "o"
+            assert sorted(path.name for path in (bench.root / "private").iterdir()) == ["key", "shared"]
+            with pytest.raises(FsViolationError, match="path outside project root") as outside:
+                do(bench, "read_file", path="/etc/passwd")
+            assert outside.value.hint == "use a path inside the root"
+
     def test_a_link_that_stays_inside_is_followed(self, bench: ToolBench) -> None:
         bench.put({"real": "x\n"})
         (bench.root / "link").symlink_to("real")

@@ -35,7 +35,7 @@ from ws.fs.kernel import (
     open_directory,
     openat2,
 )
-from ws.fs.paths import Missing, PathRules, Place, is_left_again
+from ws.fs.paths import OUTSIDE, TOO_MANY_LINKS_HINT, Missing, PathRules, Place, is_left_again
 
 _MAX_LINKS = 40
 _MAX_RETRIES = 128
@@ -119,7 +119,7 @@ class Confinement:
             if not flags & os.O_PATH or not stat.S_ISLNK(os.fstat(fd).st_mode):
                 return fd
             os.close(fd)  # of a link put in between, O_PATH opens the link itself
-        raise self.rules.violation(path, "it does not stand still")
+        raise self.rules.violation(path, "a link on the way keeps changing", hint="try again")
 
     @contextmanager
     def parent(self, path: str, *, follow_last: bool = False, create_parents: bool = False) -> Iterator[Pinned]:
@@ -239,7 +239,7 @@ class Confinement:
                 continue
             if segment == "..":
                 if not real:
-                    raise self.rules.violation(path, "it leads out")
+                    raise self.rules.violation(path, OUTSIDE)
                 real.pop()
                 if passed:
                     passed -= 1
@@ -256,7 +256,8 @@ class Confinement:
                 real.append(segment)
                 break
             passes = not pending or (missing == "make" and is_left_again(pending))
-            fd = self._step(held[-1], segment, path, "pass" if passes else missing, made)
+            here = Place(anchor, (*real, segment))
+            fd = self._step(held[-1], here, path, "pass" if passes else missing, made)
             if fd is None:
                 real.append(segment)
                 passed = 1
@@ -268,12 +269,13 @@ class Confinement:
                 made.clear()
                 links += 1
                 if links > _MAX_LINKS:
-                    raise self.rules.violation(path, "too many links")
+                    raise self.rules.violation(path, "too many links", hint=TOO_MANY_LINKS_HINT)
                 if target.startswith("/"):
                     try:
                         anchor, target = self.rules.parse_target(target)
                     except PermissionError:
-                        raise self.rules.violation(path, f"a link on the way leads to {target!r}") from None
+                        reason = f"{OUTSIDE}: a link on the way leads to {target!r}"
+                        raise self.rules.violation(path, reason) from None
                     while held:
                         os.close(held.pop())
                     real.clear()
@@ -289,18 +291,24 @@ class Confinement:
                 if missing == "pass":
                     passed = 1
                     continue
+                self.rules.check_on_the_way(here, path)
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
             held.append(fd)
         return Place(anchor, tuple(real))
 
-    def _step(self, directory: int, segment: str, path: str, missing: Missing, made: list[str]) -> int | None:
-        """Open one segment without following it; None when it is not there and passed over."""
+    def _step(self, directory: int, place: Place, path: str, missing: Missing, made: list[str]) -> int | None:
+        """Open the last segment of a place without following it; None when it is not there and passed over.
+
+        What is restricted is refused before a missing directory is made or reported.
+        """
+        segment = place.segments[-1]
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             fd = os.open(segment, flags, dir_fd=directory)
         except FileNotFoundError:
             if missing == "pass":
                 return None
+            self.rules.check_on_the_way(place, path)
             if missing == "make":
                 return _make(directory, segment, flags, made)
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None

@@ -408,7 +408,7 @@ class HostFilesystem(Convenience):
         self._check_writable(path)
         with self._confinement.parent(path) as pinned:
             if not pinned.name:
-                raise self._rules.violation(path, "it is the root itself")
+                raise self._rules.violation(path, "it is the root itself", hint="name what lies below the root")
             self._rules.check_whole(pinned.place, path)
             yield pinned
 

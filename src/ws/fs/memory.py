@@ -30,7 +30,7 @@ from ws.fs.memory_tree import (
     walk,
     with_node,
 )
-from ws.fs.paths import Missing, PathRules, Place, is_left_again
+from ws.fs.paths import OUTSIDE, TOO_MANY_LINKS_HINT, Missing, PathRules, Place, is_left_again
 from ws.fs.protocol import (
     CHUNK_BYTES,
     FileEntry,
@@ -316,7 +316,7 @@ class MemoryFilesystem(Convenience):
         """The real segments of a path, links resolved; the last one need not exist. Holds no lock itself."""
         place = self._rules.parse(path)
         if place.anchor != self._rules.root:
-            raise self._rules.violation(path, "there is nothing outside the root here")
+            raise self._rules.violation(path, OUTSIDE)
         real: list[str] = []
         pending = list(reversed(place.segments))
         links = 0
@@ -326,14 +326,14 @@ class MemoryFilesystem(Convenience):
                 continue
             if segment == "..":
                 if not real:
-                    raise self._rules.violation(path, "it leads out")
+                    raise self._rules.violation(path, OUTSIDE)
                 real.pop()
                 continue
             node = lookup(self._tree, (*real, segment))
             if isinstance(node, LinkNode) and (pending or follow_last):
                 links += 1
                 if links > MAX_LINKS:
-                    raise self._rules.violation(path, "too many links")
+                    raise self._rules.violation(path, "too many links", hint=TOO_MANY_LINKS_HINT)
                 target = _below_root(node.target, self._rules, path)
                 if target is not node.target:
                     real.clear()
@@ -343,6 +343,7 @@ class MemoryFilesystem(Convenience):
             if missing == "make" and node is None and is_left_again(pending):
                 continue
             if pending and not isinstance(node, DirectoryNode) and missing != "pass":
+                self._rules.check_on_the_way(Place(self._rules.root, tuple(real)), path)
                 self._make_parent(tuple(real), node, path, create=missing == "make")
         self._rules.check_real(Place(self._rules.root, tuple(real)), path)
         return tuple(real)
@@ -359,7 +360,7 @@ class MemoryFilesystem(Convenience):
         """The segments of a path that is about to come or go as a whole; its parent exists."""
         segments = self._resolve(path, follow_last=False)
         if not segments:
-            raise self._rules.violation(path, "it is the root itself")
+            raise self._rules.violation(path, "it is the root itself", hint="name what lies below the root")
         self._rules.check_whole(Place(self.root, segments), path)
         return segments
 
@@ -426,7 +427,7 @@ def _below_root(target: str, rules: PathRules, path: str) -> str:
     except FsViolationError:
         anchor, below = "", ""
     if anchor != rules.root:
-        raise rules.violation(path, f"a link on the way leads to {target!r}")
+        raise rules.violation(path, f"{OUTSIDE}: a link on the way leads to {target!r}")
     return below
 
 

@@ -19,6 +19,11 @@ MAX_SEGMENT_BYTES = 255
 MAX_PATH_BYTES = 4_095
 
 
+OUTSIDE = "path outside project root"
+TOO_MANY_LINKS_HINT = "the links lead back to themselves; name the file itself"
+_OUTSIDE_HINT = "use a path inside the root"
+_RESTRICTED_HINT = "the path lies inside the root, but is restricted by configuration; use another path"
+
 Missing = Literal["refuse", "make", "pass"]
 """What to do about a directory on the way that is not there: refuse, make it, pass over it as if it were."""
 
@@ -82,7 +87,7 @@ class PathRules:
             raise InvalidRequest("the path is empty", hint='name a file, or "." for the root')
         if path[0] == "~" and (len(path) == 1 or path[1] == "/"):
             if self.home is None:
-                raise self.violation(path, "the home directory is not allowed")
+                raise self.violation(path, f"{OUTSIDE}: the home directory is not allowed")
             path = self.home + path[1:]
         anchor = self.root
         below = path
@@ -100,7 +105,7 @@ class PathRules:
         for anchor in (self.root, *self.allowed_paths):
             if path == anchor or path.startswith(anchor + "/" if anchor != "/" else "/"):
                 return anchor, path[len(anchor) :]
-        raise self.violation(path, "it lies outside")
+        raise self.violation(path, OUTSIDE)
 
     def _check(self, path: str, segments: tuple[str, ...]) -> None:
         limits = self.limits
@@ -110,7 +115,7 @@ class PathRules:
             raise InvalidRequest(f"{_shown(path)} holds a NUL character")
         if segments and segments[-1] == "..":
             if segments.count("..") * 2 > len(segments):
-                raise self.violation(path, "it leads out")
+                raise self.violation(path, OUTSIDE)
             raise InvalidRequest(f"{_shown(path)} ends in '..'", hint="name the directory itself")
         if len(path) < limits.max_segment_chars and path.isascii():
             return
@@ -132,16 +137,35 @@ class PathRules:
 
     def check_real(self, place: Place, path: str) -> None:
         """Refuse a real path that the rules restrict. Raises FsViolationError."""
-        if self.restricted_paths and self.is_restricted(self.absolute(place)):
-            raise self.violation(path, "it is restricted")
+        if self.restricted_paths and self.is_restricted(absolute := self.absolute(place)):
+            raise self._restricted(path, absolute)
+
+    def check_on_the_way(self, place: Place, path: str) -> None:
+        """Refuse a real path that is restricted with all below it, before it is made or reported as missing.
+
+        Raises FsViolationError.
+        """
+        if self.restricted_paths and self.is_closed(absolute := self.absolute(place)):
+            raise self._restricted(path, absolute)
+
+    def _restricted(self, path: str, absolute: str) -> FsViolationError:
+        by = next(restricted for restricted in self.restricted_paths if _under(absolute, (restricted,)))
+        return self.violation(path, f"the path is restricted: it leads into {by!r}", hint=_RESTRICTED_HINT)
 
     def check_whole(self, place: Place, path: str) -> None:
         """Refuse a path that must not come or go as a whole. Raises FsViolationError."""
         if self.guards_below(self.absolute(place)):
-            raise self.violation(path, "a restricted path lies below it")
+            raise self.violation(
+                path,
+                "a restricted path lies below it",
+                hint="change what it holds one by one; what is restricted must stay where it is",
+            )
 
     def is_restricted(self, absolute: str) -> bool:
-        return _under(absolute, self.restricted_paths) and not _under(absolute, self.allowed_paths)
+        if not _under(absolute, self.restricted_paths):
+            return False
+        # "/" lets absolute paths lead anywhere (`fs_mode="unrestricted"`). It lifts no restriction: else none would hold.
+        return not _under(absolute, tuple(path for path in self.allowed_paths if path != "/"))
 
     def is_closed(self, absolute: str) -> bool:
         """Whether a directory is restricted with all that is below it."""
@@ -167,9 +191,8 @@ class PathRules:
             return absolute[len(self.root) :].lstrip("/") or "."
         return absolute
 
-    def violation(self, path: str, reason: str) -> FsViolationError:
+    def violation(self, path: str, reason: str, *, hint: str = _OUTSIDE_HINT) -> FsViolationError:
         """The refusal of a path; names it and the root."""
-        hint = "use a path inside the root"
         return FsViolationError(f"{_shown(path)} is refused: {reason} (root: {self.root})", hint=hint)
 
 

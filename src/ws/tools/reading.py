@@ -7,6 +7,7 @@ up to one chunk, which is nearly every file, is read with one call and cut into 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from stat import filemode
 from typing import Any, NamedTuple
@@ -286,7 +287,7 @@ def file_info(context: ToolContext, *, path: str) -> ToolResult:
     place = context.locate(path)
     status = context.filesystem.stat(place, follow_symlinks=False)
     info: dict[str, Any] = {
-        "path": status.path,
+        "path": context.shown(place, follow_symlinks=False),
         "type": kind_name(status),
         "size_bytes": status.size_bytes,
         "created": status.created_at.isoformat(),
@@ -298,12 +299,12 @@ def file_info(context: ToolContext, *, path: str) -> ToolResult:
     }
     if status.is_symlink:
         info["target"] = status.target
-        try:
+        info["target_path"] = info["target_type"] = None
+        with suppress(OSError):  # the link leads out, or into what is restricted
+            info["target_path"] = context.shown(place)
             info["target_type"] = kind_name(context.filesystem.stat(place))
-        except OSError:
-            info["target_type"] = None  # it leads nowhere, or out
     return ToolResult(
-        message=f"{status.path}: {info['type']}",
+        message=f"{info['path']}: {info['type']}",
         output="\n".join(f"{key}: {value}" for key, value in info.items()),
         data=info,
     )

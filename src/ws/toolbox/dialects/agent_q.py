@@ -115,8 +115,10 @@ def _get_file_info(session: Session, arguments: dict[str, Any]) -> ToolResult:
         "size": told["size_bytes"],
         **{key: told[key] for key in ("created", "modified", "accessed", "permissions", "readable", "writable")},
     }
-    if "target" in told:
-        info["target"] = told["target"]
+    if "target" in told:  # `target` is the canonical path, nil where the link leads out; `link` is what it holds
+        leads_to = told["target_path"]
+        info["target"] = None if leads_to is None else os.path.normpath(os.path.join(session.root, leads_to))
+        info["link"] = told["target"]
     return _answer(result, info, key="info")
 
 

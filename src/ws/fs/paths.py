@@ -164,7 +164,7 @@ class PathRules:
     def is_restricted(self, absolute: str) -> bool:
         if not _under(absolute, self.restricted_paths):
             return False
-        # "/" lets absolute paths lead anywhere (`fs_mode="unrestricted"`). It lifts no restriction: else none would hold.
+        # "/" is how `fs_mode="unrestricted"` is written; it lifts no restriction, else none would hold.
         return not _under(absolute, tuple(path for path in self.allowed_paths if path != "/"))
 
     def is_closed(self, absolute: str) -> bool:

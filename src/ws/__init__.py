@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ws import errors, fs, toolbox
-    from ws.directories import RewindableDirectory
+    from ws.directories import HostFilesystem, RewindableDirectory
     from ws.errors import WorkspaceError
-    from ws.fs.host import HostFilesystem
     from ws.fs.memory import MemoryFilesystem
     from ws.fs.protocol import Filesystem, GrepQuery, Limits
     from ws.history import Snapshot
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from ws.toolbox.approval import Approval
     from ws.toolbox.policy import CommandPolicy
     from ws.toolbox.router import Router
-    from ws.tools.context import Caps
+    from ws.tools.context import Caps, ToolContext
     from ws.workspace import Workspace
 
 __all__ = [
@@ -44,6 +43,7 @@ __all__ = [
     "RewindableDirectory",
     "Router",
     "Snapshot",
+    "ToolContext",
     "Workspace",
     "WorkspaceError",
     "WorkspaceInfo",
@@ -61,13 +61,14 @@ _HOMES = {
     "ExecResult": "ws.remote.results",
     "Filesystem": "ws.fs.protocol",
     "GrepQuery": "ws.fs.protocol",
-    "HostFilesystem": "ws.fs.host",
+    "HostFilesystem": "ws.directories",
     "Limits": "ws.fs.protocol",
     "Manager": "ws.manager",
     "MemoryFilesystem": "ws.fs.memory",
     "RewindableDirectory": "ws.directories",
     "Router": "ws.toolbox.router",
     "Snapshot": "ws.history",
+    "ToolContext": "ws.tools.context",
     "Workspace": "ws.workspace",
     "WorkspaceError": "ws.errors",
     "WorkspaceInfo": "ws.listing",

@@ -56,6 +56,8 @@ TYPE_CHECKING = False  # importing typing would cost every command, and the shim
 if TYPE_CHECKING:
     from typing import ClassVar
 
+_EACCES = 13  # Linux; importing errno only for this constant would be a module more in every start
+
 
 class WorkspaceError(Exception):
     """Something ws was asked to do did not happen; what was there before is still there."""
@@ -306,10 +308,20 @@ class ToolError(WorkspaceError):
 
 
 class FsViolationError(ToolError, PermissionError):
-    """A path that leads out of the root, or into a restricted part of it."""
+    """A path that leads out of the root, into a restricted part of it, or through a link that is not followed.
+
+    A PermissionError with `errno` (EACCES) and `filename`, the path as the caller wrote it.
+    """
 
     code = "fs_violation"
     advice = "use a path inside the root"
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, errno: int = _EACCES, filename: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.errno = errno
+        self.filename = filename
 
 
 class PatchParseError(ToolError, ValueError):

@@ -146,7 +146,7 @@ def test_ripgrep_shows_nothing_that_lies_outside(place: Arena) -> None:
 
 
 def test_a_parent_swapped_before_the_rename_does_not_take_the_file_with_it(place: Arena) -> None:
-    fs = HostFilesystem(str(place.root), durable=False)
+    fs = HostFilesystem(str(place.root), limits=WORKSPACE_LIMITS, durable=False)
     before = place.outside_now()
     for n, mode in itertools.product(range(rounds(1_500) // 3), ("create", "overwrite", "append")):
         with fs.open_write(f"dir/{mode}{n}", mode) as writer:  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ def test_a_file_that_becomes_something_else_neither_hangs_nor_leads_out(place: A
         other.mkdir()
     else:
         other.symlink_to(place.outside / "file")
-    fs = HostFilesystem(str(place.root), durable=False)
+    fs = HostFilesystem(str(place.root), limits=WORKSPACE_LIMITS, durable=False)
 
     def stream(path: str) -> bytes:
         with fs.open_read(path) as chunks:
@@ -201,7 +201,7 @@ def test_a_file_that_becomes_something_else_neither_hangs_nor_leads_out(place: A
 
 
 def test_a_directory_that_is_moved_out_takes_at_most_what_was_meant_for_it(place: Arena) -> None:
-    fs = HostFilesystem(str(place.root), durable=False)
+    fs = HostFilesystem(str(place.root), limits=WORKSPACE_LIMITS, durable=False)
     elsewhere = place.root.parent / "elsewhere"
     writer = fs.open_write("dir/new")
     writer.write(b"written")
@@ -219,7 +219,7 @@ def test_a_directory_that_goes_in_and_out_is_never_followed_upwards(place: Arena
     stranger.mkdir()
     (stranger / "file").write_text("stranger\n")
     (place.root.parent / "file").write_text(f"{CANARY}\n")
-    fs = HostFilesystem(str(place.root), durable=False)
+    fs = HostFilesystem(str(place.root), limits=WORKSPACE_LIMITS, durable=False)
     seen = set()
     with exchanging(place.real / "sub", stranger):
         for n in range(rounds(5_000)):
@@ -235,7 +235,7 @@ def test_a_directory_that_goes_in_and_out_is_never_followed_upwards(place: Arena
 
 def test_the_temporary_file_of_a_killed_writer_is_all_that_is_left(tmp_path: Path) -> None:
     """What a crash leaves has a name that tells what it is, and the old file is whole."""
-    fs = HostFilesystem(str(tmp_path), durable=False)
+    fs = HostFilesystem(str(tmp_path), limits=WORKSPACE_LIMITS, durable=False)
     fs.write("f", "old")
     pid = os.fork()
     if pid == 0:

@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 
 from workspaces import SharedWorkspaces
+from ws import HostFilesystem
+from ws.errors import FsViolationError, OperationNotSupportedError
 from ws.fs import protocol
-from ws.fs.host import HostFilesystem
 from ws.fs.memory import MemoryFilesystem
 from ws.fs.protocol import (
     CHUNK_BYTES,
+    WORKSPACE_LIMITS,
     FileStat,
     Filesystem,
     FilesystemSnapshot,
@@ -34,6 +36,9 @@ from ws.remote.filesystem import RemoteFilesystem
 from ws.testing import path_checks, stream_checks, tree_checks
 from ws.testing.checking import MakeFilesystem
 from ws.tools.context import ToolContext
+from ws.tools.editing import str_replace
+from ws.tools.managing import delete, undo
+from ws.tools.writing import write_file
 
 
 @pytest.fixture(params=["memory", "host", "podman", "docker"])
@@ -65,6 +70,21 @@ class TestGuidingPrinciples:
     def test_context_scoped(self) -> None:
         assert "filesystem" in inspect.signature(ToolContext).parameters
 
+    def test_a_handler_works_on_the_filesystem_of_its_context(self, make: MakeFilesystem) -> None:
+        """`ToolContext` is made of a filesystem alone; tools and their undo work on any backend through it."""
+        fs = make(limits=WORKSPACE_LIMITS)
+        context = ToolContext(filesystem=fs)
+        assert context.filesystem is fs
+        write_file(context, path="f", content="one\n")
+        str_replace(context, path="f", old_str="one", new_str="two")
+        assert context.filesystem.read("f") == "two\n"
+        delete(context, path="f")
+        assert not fs.exists("f")
+        for state in ("two\n", "one\n"):
+            undo(context, path="f")
+            assert fs.read("f") == state
+        assert [entry.name for entry in fs.list()] == ["f"]
+
     def test_reads_return_immutable_data(self, fs: Filesystem) -> None:
         fs.write("f", "x")
         for result in (fs.stat("f"), fs.list()[0], fs.glob("*")[0], fs.grep("x")[0], fs.write("g", "")):
@@ -85,6 +105,16 @@ class TestStreamingTypes:
 
     def test_byte_writer_accepts_chunks_and_tracks_bytes_written(self, make: MakeFilesystem) -> None:
         stream_checks.bytes_written_are_bytes_read(make)
+
+    def test_the_chunk_size_is_given_to_open_read(self, make: MakeFilesystem) -> None:
+        stream_checks.the_chunk_size_is_chosen_when_a_file_is_opened(make)
+
+    def test_text_reader_has_lines(self, fs: Filesystem) -> None:
+        fs.write("f", "one  \ntwo\n")
+        with fs.open_text("f") as text:
+            assert list(text.lines()) == ["one  \n", "two\n"]
+        with fs.open_text("f") as text:
+            assert list(text.lines(strip=True)) == ["one", "two"]
 
     def test_text_reader_decodes_lazily_and_goes_by_line(self, make: MakeFilesystem) -> None:
         stream_checks.text_is_decoded_line_by_line(make)
@@ -128,6 +158,9 @@ METHODS = {
     "grep": "pattern path glob max_matches",
     "delete": "path recursive",
     "mkdir": "path parents exist_ok",
+    "copy": "source destination overwrite",
+    "rmdir": "path",
+    "unlink": "path",
 }
 
 
@@ -168,6 +201,10 @@ class TestFilesystemProtocol:
         tree_checks.deleting_is_careful(make)
         tree_checks.directories_are_made(make)
 
+    def test_copy_rmdir_and_unlink(self, make: MakeFilesystem) -> None:
+        tree_checks.files_are_unlinked_and_directories_removed(make)
+        tree_checks.copying_keeps_everything_and_the_original(make)
+
     def test_metadata_properties_root_and_read_only(self, make: MakeFilesystem) -> None:
         tree_checks.the_root_is_absolute_and_the_limits_are_the_contracts(make)
         tree_checks.a_read_only_filesystem_stays_as_it_is(make)
@@ -192,6 +229,8 @@ class TestLimits:
         fs.write("f", "12345")
         with fs.open_read("f") as reader:
             assert list(reader.chunks(2)) == [b"12", b"34", b"5"]
+        with fs.open_read("f", chunk_size=2) as reader:
+            assert list(reader) == [b"12", b"34", b"5"]
 
     @pytest.mark.parametrize("depth", [16, 17])
     def test_path_depth_is_enforced_on_all_paths(self, fs: Filesystem, depth: int) -> None:
@@ -267,6 +306,9 @@ class TestErrorHandling:
             make(read_only=True).write("f", "")
         path_checks.links_out_are_refused(make)
 
+    def test_access_denied_has_a_number_and_a_path(self, make: MakeFilesystem) -> None:
+        path_checks.violations_are_permission_errors_with_a_number_and_a_path(make)
+
     def test_file_exists(self, fs: Filesystem) -> None:
         fs.write("f", "", "create")
         with pytest.raises(FileExistsError):
@@ -294,9 +336,22 @@ class TestErrorHandling:
 
 
 class TestSnapshots:
-    @pytest.fixture(params=["memory", "podman", "docker"])
-    def make(self, request: pytest.FixtureRequest, shared: Callable[[str], SharedWorkspaces]) -> MakeFilesystem:
-        return MemoryFilesystem if request.param == "memory" else shared(request.param).make_filesystem
+    @pytest.fixture(params=["memory", "host", "podman", "docker"])
+    def make(
+        self, request: pytest.FixtureRequest, tmp_path: Path, shared: Callable[[str], SharedWorkspaces]
+    ) -> MakeFilesystem:
+        if request.param == "memory":
+            return MemoryFilesystem
+        if request.param in ("podman", "docker"):
+            return shared(request.param).make_filesystem
+        number = itertools.count()
+
+        def make_host(*, limits: Limits | None = None, read_only: bool = False) -> Filesystem:
+            root = tmp_path / str(next(number))
+            root.mkdir()
+            return HostFilesystem(root, git_dir=tmp_path / "git", limits=limits, read_only=read_only)
+
+        return make_host
 
     def test_snapshot_and_restore(self, make: MakeFilesystem) -> None:
         assert isinstance(make(), SnapshotableFilesystem)
@@ -311,14 +366,14 @@ class TestSnapshots:
             fs.restore(stranger)
         assert fs.read("f") == "now"
 
-    @pytest.mark.parametrize("engine", ["podman", "docker"])
-    def test_on_a_disk_they_are_commits_in_a_git_directory_outside(
-        self, engine: str, shared: Callable[[str], SharedWorkspaces]
-    ) -> None:
-        fs = shared(engine).make_filesystem()
+    def test_on_a_disk_they_are_commits_in_a_git_directory_outside(self, make: MakeFilesystem) -> None:
+        fs = make()
         assert isinstance(fs, SnapshotableFilesystem)
         fs.write("f", "content\n")
         taken = fs.snapshot()
+        if isinstance(fs, MemoryFilesystem):
+            assert taken.git_dir is None
+            return
         assert taken.git_dir
         assert not fs.exists(".git")
         git = ["git", f"--git-dir={taken.git_dir}", "show", f"{taken.commit_ref}:data/f"]
@@ -333,11 +388,31 @@ class TestSnapshots:
         old, new = fs._snapshots[before.snapshot_id], fs._tree
         assert [name for name in old.entries if old.entries[name] is not new.entries[name]] == ["d0"]
 
-    def test_a_filesystem_without_a_store_has_no_snapshots(self, tmp_path: Path) -> None:
-        assert not isinstance(HostFilesystem(str(tmp_path)), SnapshotableFilesystem)
+    def test_a_host_filesystem_without_a_git_dir_has_no_snapshots(self, tmp_path: Path) -> None:
+        fs = HostFilesystem(tmp_path)
+        assert fs.git_dir is None
+        fs.write("f", "now")
+        stranger = FilesystemSnapshot("none", datetime.now().astimezone(), "none", fs.root)
+        for call in (fs.snapshot, lambda: fs.restore(stranger)):
+            with pytest.raises(OperationNotSupportedError, match="git_dir") as caught:
+                call()
+            assert "git_dir=" in (caught.value.hint or "")
+        assert [entry.name for entry in fs.list()] == ["f"]
 
 
 class TestLimitations:
+    def test_links_are_not_followed_by_default(self, make: MakeFilesystem) -> None:
+        assert not Limits().follow_links
+        path_checks.links_are_not_followed_by_default(make)
+
+    def test_a_workspace_follows_links_that_stay_inside(self, make: MakeFilesystem) -> None:
+        assert WORKSPACE_LIMITS.follow_links
+        path_checks.links_are_followed_inside_where_the_limits_say_so(make)
+        fs = make(limits=WORKSPACE_LIMITS)
+        fs.make_link("out", "/etc")
+        with pytest.raises(FsViolationError, match="out"):
+            fs.list("out")
+
     def test_links_are_not_entered_by_walks(self, fs: Filesystem) -> None:
         fs.write("d/f", "needle")
         fs.make_link("l", "d")

@@ -188,7 +188,9 @@ def test_an_allowed_path_wins_over_a_restricted_one(root: Path) -> None:
     (root / "secret" / "key").write_text("k")
     (root / "secret" / "public" / "doc").write_text("p")
     (root / "to-key").symlink_to("secret/key")
-    fs = HostFilesystem(str(root), restricted_paths=["secret"], allowed_paths=["secret/public"])
+    fs = HostFilesystem(
+        str(root), limits=WORKSPACE_LIMITS, restricted_paths=["secret"], allowed_paths=["secret/public"]
+    )
     assert fs.read("secret/public/doc") == "p"
     assert fs.read(str(root / "secret/public/doc")) == "p"
     for path in ("secret", "secret/key", "to-key", "d/../secret/key", str(root / "secret/key")):
@@ -206,7 +208,7 @@ def test_an_allowed_path_wins_over_a_restricted_one(root: Path) -> None:
 def test_a_directory_with_something_restricted_below_neither_goes_nor_moves(root: Path) -> None:
     (root / "d" / "secret").mkdir()
     (root / "d" / "secret" / "key").write_text("k")
-    fs = HostFilesystem(str(root), restricted_paths=["d/secret"])
+    fs = HostFilesystem(str(root), limits=WORKSPACE_LIMITS, restricted_paths=["d/secret"])
     for call in (lambda: fs.delete("d", recursive=True), lambda: fs.move("d", "e")):
         with pytest.raises(FsViolationError, match="below"):
             call()
@@ -217,10 +219,10 @@ def test_the_home_directory_must_be_allowed(tmp_path: Path, root: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "notes").write_text("mine")
-    closed = HostFilesystem(str(root), home=str(home))
+    closed = HostFilesystem(str(root), limits=WORKSPACE_LIMITS, home=str(home))
     with pytest.raises(FsViolationError):
         closed.read("~/notes")
-    fs = HostFilesystem(str(root), home=str(home), allowed_paths=["~"])
+    fs = HostFilesystem(str(root), limits=WORKSPACE_LIMITS, home=str(home), allowed_paths=["~"])
     assert fs.read("~/notes") == "mine"
     assert fs.stat("~/notes").path == str(home / "notes")
     assert fs.read(fs.list("~")[0].path) == "mine"
@@ -236,7 +238,9 @@ def test_the_home_directory_must_be_allowed(tmp_path: Path, root: Path) -> None:
 
 
 def test_memory_keeps_the_same_rules() -> None:
-    fs: Filesystem = MemoryFilesystem(restricted_paths=["secret"], allowed_paths=["secret/public"])
+    fs: Filesystem = MemoryFilesystem(
+        limits=WORKSPACE_LIMITS, restricted_paths=["secret"], allowed_paths=["secret/public"]
+    )
     for path in ("secret/key", "secret/x"):
         with pytest.raises(FsViolationError):
             fs.write(path, "x")

@@ -12,7 +12,7 @@ from ws.fs import confine
 from ws.fs.confine import Confinement
 from ws.fs.kernel import READ, open_directory
 from ws.fs.paths import PathRules
-from ws.fs.protocol import Limits
+from ws.fs.protocol import WORKSPACE_LIMITS
 from ws.removing import _open_to_empty
 
 
@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def confined(root: Path, **rules: tuple[str, ...]) -> Confinement:
-    return Confinement(PathRules.of(str(root), limits=Limits(), **rules))  # type: ignore[arg-type]
+    return Confinement(PathRules.of(str(root), limits=WORKSPACE_LIMITS, **rules))  # type: ignore[arg-type]
 
 
 OUT = ["up/secret", "d/up/secret", "absolute/secret", "magic/x", "d/../../outside/secret"]

@@ -12,17 +12,17 @@ from ws.fs import copying
 from ws.fs.copying import carry_out, plan_copy
 from ws.fs.host import HostFilesystem
 from ws.fs.memory import MemoryFilesystem
-from ws.fs.protocol import FileStat, Filesystem
+from ws.fs.protocol import WORKSPACE_LIMITS, FileStat, Filesystem
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> HostFilesystem:
-    return HostFilesystem(str(tmp_path), durable=False)
+    return HostFilesystem(str(tmp_path), limits=WORKSPACE_LIMITS, durable=False)
 
 
 @pytest.fixture
 def tree() -> MemoryFilesystem:
-    source = MemoryFilesystem()
+    source = MemoryFilesystem(limits=WORKSPACE_LIMITS)
     source.write("d/a", "one")
     source.write("d/e/b", "two")
     source.make_link("d/link", "a")

@@ -129,7 +129,8 @@ def test_a_damaged_history_is_refused_before_anything_is_changed(project: Path) 
 def test_what_a_killed_restore_left_is_removed_by_the_next(project: Path) -> None:
     fs = open_directory(project)
     kept = fs.snapshot()
-    left = project.parent / f".project.ws-{fs._line[-8:]}-dead"
+    assert fs._history is not None
+    left = project.parent / f".project.ws-{fs._history._line[-8:]}-dead"
     left.mkdir()
     fs.restore(kept)
     assert not left.exists()

@@ -11,6 +11,7 @@ import pytest
 from ws.errors import FsViolationError, TextAmbiguousError, TextNotFoundError, ToolError, ToolValidationError
 from ws.fs.host import HostFilesystem
 from ws.fs.memory import MemoryFilesystem
+from ws.fs.protocol import WORKSPACE_LIMITS
 from ws.tools.context import ToolContext
 from ws.tools.editing import insert, str_replace
 from ws.tools.trash import Backups
@@ -22,7 +23,11 @@ BOM = b"\xef\xbb\xbf"
 def context(request: pytest.FixtureRequest, tmp_path: Path) -> ToolContext:
     (tmp_path / "root").mkdir()
     host = request.param == "host"
-    filesystem = HostFilesystem(str(tmp_path / "root")) if host else MemoryFilesystem()
+    filesystem = (
+        HostFilesystem(str(tmp_path / "root"), limits=WORKSPACE_LIMITS)
+        if host
+        else MemoryFilesystem(limits=WORKSPACE_LIMITS)
+    )
     return ToolContext(filesystem, Backups(filesystem, MemoryFilesystem("/backups")))
 
 

@@ -13,7 +13,7 @@ import pytest
 from ws.errors import FsViolationError, PatchApplyError, PatchParseError
 from ws.fs.host import HostFilesystem
 from ws.fs.memory import MemoryFilesystem
-from ws.fs.protocol import ByteWriter, Filesystem, WriteMode
+from ws.fs.protocol import WORKSPACE_LIMITS, ByteWriter, Filesystem, WriteMode
 from ws.tools.context import ToolContext, ToolResult
 from ws.tools.patching import apply_patch, parse_patch
 from ws.tools.trash import Backups
@@ -49,7 +49,11 @@ class Tree:
 @pytest.fixture(params=["memory", "host"])
 def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Tree:
     (tmp_path / "root").mkdir()
-    return Tree(MemoryFilesystem() if request.param == "memory" else HostFilesystem(str(tmp_path / "root")))
+    return Tree(
+        MemoryFilesystem(limits=WORKSPACE_LIMITS)
+        if request.param == "memory"
+        else HostFilesystem(str(tmp_path / "root"), limits=WORKSPACE_LIMITS)
+    )
 
 
 MODIFY = "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+TWO\n three\n"
@@ -216,7 +220,7 @@ def test_what_git_says_of_a_change_is_understood(tmp_path: Path) -> None:
     patch = git("diff", "--cached", "-M", "HEAD").decode()
     git("reset", "-q", "--hard")
 
-    tree = Tree(HostFilesystem(str(root)))
+    tree = Tree(HostFilesystem(str(root), limits=WORKSPACE_LIMITS))
     tree.patch(patch)
     assert {path.name: path.read_bytes() for path in root.iterdir() if path.is_file()} == expected
     assert (root / "new name.py").stat().st_mode & 0o111
@@ -498,7 +502,7 @@ def test_paths_that_lead_out_are_refused_and_nothing_changes(tmp_path: Path, pat
     (outside / "x").write_text("secret\n")
     (root / "a.txt").write_text("one\n")
     (root / "link").symlink_to(outside / "x" if path == "link" else outside)
-    tree = Tree(HostFilesystem(str(root)))
+    tree = Tree(HostFilesystem(str(root), limits=WORKSPACE_LIMITS))
     last = {
         "add": f"*** Add File: {path}\n+x\n",
         "update": f"*** Update File: {path}\n@@\n-secret\n+x\n",
@@ -597,7 +601,7 @@ class FailingAt(MemoryFilesystem):
     """A filesystem whose n-th change fails as a full disk does."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(limits=WORKSPACE_LIMITS)
         self.countdown = -1
 
     def _tick(self) -> None:

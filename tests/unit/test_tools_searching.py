@@ -248,7 +248,7 @@ def test_restricted_names_are_seen_in_no_listing_nor_through_a_link(tmp_path: Pa
     for name in ("d/open", "d/secret", "d/private/key"):
         (tmp_path / name).write_text("x")
     (tmp_path / "link").symlink_to("d")
-    fs = HostFilesystem(str(tmp_path), restricted_paths=["d/private", "d/secret"])
+    fs = HostFilesystem(str(tmp_path), limits=WORKSPACE_LIMITS, restricted_paths=["d/private", "d/secret"])
     context = ToolContext(fs, Backups(fs, MemoryFilesystem()))
     for top in ("d", "link"):
         assert [entry.name for entry in fs.list(top)] == ["open"]

@@ -109,7 +109,9 @@ def _host(root: str) -> HostFilesystem:
     from ws.fs.host import HostFilesystem
     from ws.fs.protocol import Limits
 
-    return HostFilesystem(root, limits=Limits(max_segments=4096, max_segment_chars=255), durable=False)
+    return HostFilesystem(
+        root, limits=Limits(max_segments=4096, max_segment_chars=255, follow_links=True), durable=False
+    )
 
 
 def _absolute(path: str) -> str:

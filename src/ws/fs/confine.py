@@ -5,7 +5,8 @@ the directory it starts from, also one that only leaves it for an instant (a `re
 leaked 6,557 of 30,000 races; this none of 100,000). Where the kernel cannot say (no `openat2`, a link with an
 absolute target that may well lie inside, rules that need the real path), a walk opens one segment at a time
 with O_NOFOLLOW, keeps every directory on the way open, and resolves links itself: `..` goes back to a
-directory that is already held, so there is no way below the first.
+directory that is already held, so there is no way below the first. Where the limits do not follow links, the kernel
+is asked with RESOLVE_NO_SYMLINKS, and the walk refuses the first link and names it.
 
 Mutations pin the parent directory and then use `*at` calls with a single segment. Nothing is kept open
 between calls, the root neither: a descriptor would hold the mount of a workspace busy and keep it from being
@@ -80,6 +81,8 @@ class Confinement:
     def __init__(self, rules: PathRules) -> None:
         self.rules = rules
         self._direct = rules.anywhere and has_openat2()
+        self._follows = rules.limits.follow_links
+        self._resolve_flags = RESOLVE_BENEATH | (RESOLVE_NO_MAGICLINKS if self._follows else RESOLVE_NO_SYMLINKS)
 
     def open(self, path: str, flags: int = READ) -> int:
         """A descriptor of what the path leads to, links followed. Raises FsViolationError, OSError."""
@@ -94,11 +97,11 @@ class Confinement:
                     anchor,
                     "/".join(place.segments) or ".",
                     flags,
-                    RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS,
+                    self._resolve_flags,
                 )
             except OSError as error:
-                # EXDEV: out of the root, or an absolute link that the walk can resolve. ELOOP: a loop, or
-                # magic.
+                # EXDEV: out of the root, or an absolute link that the walk can resolve. ELOOP: a loop, magic, or
+                # a link that is not followed.
                 if error.errno not in (errno.EXDEV, errno.ELOOP):
                     error.filename = path
                     raise
@@ -143,7 +146,7 @@ class Confinement:
             if len(place.segments) > 1:
                 anchor, above = fd, "/".join(place.segments[:-1])
                 try:
-                    fd = openat2(anchor, above, DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
+                    fd = openat2(anchor, above, DIRECTORY, self._resolve_flags)
                 except OSError as error:
                     fd = -1
                     retry = (errno.EXDEV, errno.ELOOP, errno.ENOENT) if create_parents else (errno.EXDEV, errno.ELOOP)
@@ -266,6 +269,8 @@ class Confinement:
             if stat.S_ISLNK(kind):
                 target = os.readlink("", dir_fd=fd)
                 os.close(fd)
+                if not self._follows:
+                    raise self.rules.link_violation(path, here)
                 made.clear()
                 links += 1
                 if links > _MAX_LINKS:

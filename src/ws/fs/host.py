@@ -11,13 +11,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from ws.errors import InvalidRequest
-from ws.fs.confine import Confinement, Pinned, check_regular
+from ws.fs.confine import Confinement, check_regular
 from ws.fs.globs import (
     check_pattern,
     compile_for_names,
@@ -26,8 +24,9 @@ from ws.fs.globs import (
     literal_prefix,
     max_depth,
 )
-from ws.fs.host_streams import NEW, HostReader, HostWriter, sync_directory, temporary_name, write_all
-from ws.fs.kernel import DIRECTORY, READ, rename_new
+from ws.fs.host_changes import HostChanges
+from ws.fs.host_streams import NEW, HostReader, HostWriter, sync_directory, write_all
+from ws.fs.kernel import DIRECTORY, READ
 from ws.fs.metadata import birth_time, describe, statx_of
 from ws.fs.paths import PathRules, Place
 from ws.fs.protocol import (
@@ -44,18 +43,15 @@ from ws.fs.protocol import (
 )
 from ws.fs.ripgrep import Ripgrep
 from ws.fs.search import check_query, is_binary, search_files
-from ws.fs.streams import Convenience, check_page, check_write_mode
+from ws.fs.streams import Convenience, check_chunk_size, check_page, check_write_mode
 from ws.fs.trees import (
     Hidden,
-    copy_tree,
     ordered_files,
-    remove_any,
-    remove_tree,
     walk,
 )
 
 
-class HostFilesystem(Convenience):
+class HostFilesystem(HostChanges, Convenience):
     """Files below a directory of this machine."""
 
     def __init__(
@@ -103,11 +99,12 @@ class HostFilesystem(Convenience):
 
     # streams
 
-    def open_read(self, path: str) -> HostReader:
+    def open_read(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> HostReader:
+        check_chunk_size(chunk_size)
         place = self._rules.parse(path)
         fd, status = self._open_regular(place, path)
         try:
-            return HostReader(self._shown(path, place), fd, status.st_size)
+            return HostReader(self._shown(path, place), fd, status.st_size, chunk_size)
         except BaseException:
             os.close(fd)
             raise
@@ -313,105 +310,6 @@ class HostFilesystem(Convenience):
         chosen = (prefix + name for name in inside if accepts is None or accepts(name))
         return search_files(query, chosen, self.open_read, limit)
 
-    # mutations
-
-    def delete(self, path: str, recursive: bool = False) -> None:
-        with self.pin_for_change(path) as pinned:
-            kind = os.stat(pinned.name, dir_fd=pinned.parent, follow_symlinks=False).st_mode
-            if not stat.S_ISDIR(kind):
-                os.unlink(pinned.name, dir_fd=pinned.parent)
-            elif recursive:
-                remove_tree(pinned.parent, pinned.name)
-            else:
-                os.rmdir(pinned.name, dir_fd=pinned.parent)
-            if self._durable:
-                sync_directory(pinned.parent)
-
-    def mkdir(self, path: str, parents: bool = True, exist_ok: bool = True) -> None:
-        self._check_writable(path)
-        with self._confinement.parent(path, create_parents=parents) as pinned:
-            if not pinned.name:
-                if exist_ok:
-                    return
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-            try:
-                os.mkdir(pinned.name, dir_fd=pinned.parent)
-            except FileExistsError:
-                if exist_ok and self.stat(path).is_directory:
-                    return
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
-            if self._durable:
-                sync_directory(pinned.parent)
-
-    def move(self, source: str, destination: str, *, overwrite: bool = False) -> None:
-        with self.pin_for_change(source) as old, self.pin_for_change(destination) as new:
-            try:
-                if overwrite:
-                    os.rename(old.name, new.name, src_dir_fd=old.parent, dst_dir_fd=new.parent)
-                else:
-                    rename_new(old.name, old.parent, new.name, new.parent)
-            except OSError as error:
-                if error.errno == errno.EINVAL:
-                    raise InvalidRequest(f"{source!r} cannot be moved into itself ({destination!r})") from None
-                if error.errno != errno.EXDEV:
-                    error.filename, error.filename2 = source, destination
-                    raise
-                self._move_by_copy(old, new, overwrite=overwrite)
-            if self._durable:
-                sync_directory(old.parent)
-                sync_directory(new.parent)
-
-    def _move_by_copy(self, old: Pinned, new: Pinned, *, overwrite: bool) -> None:
-        """What rename cannot do: another filesystem, or a directory of an overlay's lower layer.
-
-        Commit point: the rename of the finished copy; the source is removed after it.
-        """
-        temporary = temporary_name()
-        copy_tree(old.parent, old.name, new.parent, temporary)
-        try:
-            if overwrite:
-                os.rename(temporary, new.name, src_dir_fd=new.parent, dst_dir_fd=new.parent)
-            else:
-                rename_new(temporary, new.parent, new.name, new.parent)
-        except BaseException:
-            remove_any(new.parent, temporary)
-            raise
-        remove_any(old.parent, old.name)
-
-    def make_link(self, path: str, target: str) -> None:
-        with self.pin_for_change(path) as pinned:
-            try:
-                os.symlink(target, pinned.name, dir_fd=pinned.parent)
-            except OSError as error:
-                error.filename2 = None
-                raise
-
-    def set_mode(self, path: str, mode: int) -> None:
-        self._check_writable(path)
-        fd = self._confinement.open(path, os.O_PATH | os.O_CLOEXEC)
-        try:
-            os.chmod(f"/proc/self/fd/{fd}", mode)
-        finally:
-            os.close(fd)
-
-    def set_modified(self, path: str, modified_ns: int) -> None:
-        self._check_writable(path)
-        with self._confinement.parent(path) as pinned:
-            name, times = pinned.name or ".", (time.time_ns(), modified_ns)
-            os.utime(name, ns=times, dir_fd=pinned.parent, follow_symlinks=False)
-
-    # what the rest of `fs` needs
-
-    @contextmanager
-    def pin_for_change(self, path: str) -> Iterator[Pinned]:
-        """Pin a path that is about to go or to come as a whole: moves, also between two host directories."""
-        self._check_writable(path)
-        with self._confinement.parent(path) as pinned:
-            if not pinned.name:
-                raise self._rules.violation(path, "it is the root itself", hint="name what lies below the root")
-            self._rules.check_whole(pinned.place, path)
-            yield pinned
-
     def _shown(self, path: str, place: Place | None = None) -> str:
         """The path as results carry it. A `..` on the way is resolved by the kernel, not by its spelling."""
         place = place or self._rules.parse(path)
@@ -423,17 +321,6 @@ class HostFilesystem(Convenience):
         """What the paths of a directory's entries begin with."""
         shown = self._shown(path)
         return "" if shown == "." else shown + "/"
-
-    def _behind_link(self, path: str) -> tuple[bool, bool]:
-        try:
-            fd = self._confinement.open(path, os.O_PATH | os.O_CLOEXEC)
-        except (OSError, ValueError):
-            return False, False
-        try:
-            kind = os.fstat(fd).st_mode
-        finally:
-            os.close(fd)
-        return stat.S_ISREG(kind), stat.S_ISDIR(kind)
 
     def _root_born(self) -> float | None:
         fd = os.open(self._root, DIRECTORY)
@@ -452,10 +339,6 @@ class HostFilesystem(Convenience):
             hides=lambda below: self._rules.is_restricted(start + below),
             closes=lambda below: self._rules.is_closed(start + below),
         )
-
-    def _check_writable(self, path: str) -> None:
-        if self._read_only:
-            raise PermissionError(errno.EROFS, "the filesystem is read-only", path)
 
 
 def _target(name: str, directory: int) -> str | None:

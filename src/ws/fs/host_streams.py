@@ -42,8 +42,8 @@ class HostReader(Reader):
 
     __slots__ = ("_fd",)
 
-    def __init__(self, path: str, fd: int, size: int) -> None:
-        super().__init__(path, size)
+    def __init__(self, path: str, fd: int, size: int, chunk_size: int) -> None:
+        super().__init__(path, size, chunk_size)
         self._fd = fd
 
     def fileno(self) -> int:

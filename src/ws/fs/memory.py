@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Lock
+from typing import Literal
 
 from ws.errors import FsViolationError, InvalidRequest, TagExists
 from ws.fs.globs import check_pattern, compile_glob, filter_for
@@ -43,7 +44,7 @@ from ws.fs.protocol import (
     WriteMode,
 )
 from ws.fs.search import check_query, is_binary, search_files
-from ws.fs.streams import Convenience, check_write_mode
+from ws.fs.streams import Convenience, check_chunk_size, check_write_mode
 from ws.fs.tags import check_tag
 
 _Segments = tuple[str, ...]
@@ -90,12 +91,13 @@ class MemoryFilesystem(Convenience):
 
     # streams
 
-    def open_read(self, path: str) -> MemoryReader:
+    def open_read(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> MemoryReader:
+        check_chunk_size(chunk_size)
         node = self._node(path)
         if isinstance(node, DirectoryNode):
             raise _os_error(errno.EISDIR, path)
         assert isinstance(node, FileNode)
-        return MemoryReader(self._shown(path), node.data)
+        return MemoryReader(self._shown(path), node.data, chunk_size)
 
     def open_write(self, path: str, mode: WriteMode = "overwrite", create_parents: bool = True) -> MemoryWriter:
         check_write_mode(mode)
@@ -231,6 +233,25 @@ class MemoryFilesystem(Convenience):
                 raise _os_error(errno.ENOTEMPTY, path)
             self._tree = with_node(self._tree, segments, None, time.time_ns())
 
+    def unlink(self, path: str) -> None:
+        self._check_writable(path)
+        with self._lock:
+            segments = self._changeable(path)
+            if isinstance(self._existing(segments, path), DirectoryNode):
+                raise _os_error(errno.EISDIR, path)
+            self._tree = with_node(self._tree, segments, None, time.time_ns())
+
+    def rmdir(self, path: str) -> None:
+        self._check_writable(path)
+        with self._lock:
+            segments = self._changeable(path)
+            node = self._existing(segments, path)
+            if not isinstance(node, DirectoryNode):
+                raise _os_error(errno.ENOTDIR, path)
+            if node.entries:
+                raise _os_error(errno.ENOTEMPTY, path)
+            self._tree = with_node(self._tree, segments, None, time.time_ns())
+
     def mkdir(self, path: str, parents: bool = True, exist_ok: bool = True) -> None:
         self._check_writable(path)
         with self._lock:
@@ -243,24 +264,29 @@ class MemoryFilesystem(Convenience):
             raise _os_error(errno.EEXIST, path)
 
     def move(self, source: str, destination: str, *, overwrite: bool = False) -> None:
+        self._transfer(source, destination, "moved", overwrite=overwrite)
+
+    def copy(self, source: str, destination: str, overwrite: bool = False) -> None:
+        """Commit point: one assignment. The copy shares its nodes with the original; they never change."""
+        self._transfer(source, destination, "copied", overwrite=overwrite)
+
+    def _transfer(self, source: str, destination: str, what: Literal["moved", "copied"], *, overwrite: bool) -> None:
         self._check_writable(source)
         with self._lock:
             old, new = self._changeable(source), self._changeable(destination)
-            node = lookup(self._tree, old)
-            if node is None:
-                raise _os_error(errno.ENOENT, source)
+            node = self._existing(old, source)
             if isinstance(node, DirectoryNode) and new[: len(old)] == old and new != old:
-                raise InvalidRequest(f"{source!r} cannot be moved into itself ({destination!r})")
+                raise InvalidRequest(f"{source!r} cannot be {what} into itself ({destination!r})")
             there = lookup(self._tree, new)
-            if there is not None:
-                if not overwrite:
-                    raise _os_error(errno.EEXIST, destination)
-                _check_replaceable(node, there, destination)
+            if there is not None and not overwrite:
+                raise _os_error(errno.EEXIST, destination)
             if old == new:
                 return
+            if there is not None:
+                _check_replaceable(node, there, destination)
             now = time.time_ns()
-            without = with_node(self._tree, old, None, now)
-            self._tree = with_node(without, new, node, now)
+            tree = with_node(self._tree, old, None, now) if what == "moved" else self._tree
+            self._tree = with_node(tree, new, node, now)
 
     def make_link(self, path: str, target: str) -> None:
         self._check_writable(path)
@@ -331,6 +357,8 @@ class MemoryFilesystem(Convenience):
                 continue
             node = lookup(self._tree, (*real, segment))
             if isinstance(node, LinkNode) and (pending or follow_last):
+                if not self._limits.follow_links:
+                    raise self._rules.link_violation(path, Place(self._rules.root, (*real, segment)))
                 links += 1
                 if links > MAX_LINKS:
                     raise self._rules.violation(path, "too many links", hint=TOO_MANY_LINKS_HINT)

@@ -13,8 +13,8 @@ class MemoryReader(Reader):
 
     __slots__ = ("_stream",)
 
-    def __init__(self, path: str, data: bytes) -> None:
-        super().__init__(path, len(data))
+    def __init__(self, path: str, data: bytes, chunk_size: int) -> None:
+        super().__init__(path, len(data), chunk_size)
         self._stream = io.BytesIO(data)
 
     def _pread(self, size: int, offset: int) -> bytes:

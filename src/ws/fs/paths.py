@@ -85,6 +85,7 @@ class PathRules:
         """
         if not path:
             raise InvalidRequest("the path is empty", hint='name a file, or "." for the root')
+        given = path
         if path[0] == "~" and (len(path) == 1 or path[1] == "/"):
             if self.home is None:
                 raise self.violation(path, f"{OUTSIDE}: the home directory is not allowed")
@@ -92,20 +93,21 @@ class PathRules:
         anchor = self.root
         below = path
         if path[0] == "/":
-            anchor, below = self._anchor(path)
+            anchor, below = self._anchor(path, given)
         segments = tuple([part for part in below.split("/") if part and part != "."])
         self._check(path, segments)
         return Place(anchor, segments)
 
     def parse_target(self, target: str) -> tuple[str, str]:
         """The anchor of an absolute link target and what is left below it. Raises FsViolationError."""
-        return self._anchor(target)
+        return self._anchor(target, target)
 
-    def _anchor(self, path: str) -> tuple[str, str]:
+    def _anchor(self, path: str, given: str) -> tuple[str, str]:
+        """The anchor of an absolute path and what is left below it; an error names the path as it was given."""
         for anchor in (self.root, *self.allowed_paths):
             if path == anchor or path.startswith(anchor + "/" if anchor != "/" else "/"):
                 return anchor, path[len(anchor) :]
-        raise self.violation(path, OUTSIDE)
+        raise self.violation(given, OUTSIDE)
 
     def _check(self, path: str, segments: tuple[str, ...]) -> None:
         limits = self.limits
@@ -191,9 +193,18 @@ class PathRules:
             return absolute[len(self.root) :].lstrip("/") or "."
         return absolute
 
+    def link_violation(self, path: str, place: Place) -> FsViolationError:
+        """The refusal of a path that goes through a link, where links are not followed; names the link."""
+        return self.violation(
+            path,
+            f"{_shown(self.shown(place))} is a symbolic link, and links are not followed",
+            hint="name the path that the link leads to, or use limits with follow_links",
+        )
+
     def violation(self, path: str, reason: str, *, hint: str = _OUTSIDE_HINT) -> FsViolationError:
         """The refusal of a path; names it and the root."""
-        return FsViolationError(f"{_shown(path)} is refused: {reason} (root: {self.root})", hint=hint)
+        message = f"{_shown(path)} is refused: {reason} (root: {self.root})"
+        return FsViolationError(message, hint=hint, filename=path)
 
 
 def _tidy(path: str) -> str:

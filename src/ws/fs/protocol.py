@@ -7,8 +7,12 @@ container.
 
 **Paths** are strings, relative to `root` or absolute inside it; results carry them relative to `root`, with
 `/` between segments and no `.` or `..`, and `"."` for the root itself (absolute for an allowed path outside
-the root). Bytes of a name that are not UTF-8 travel as surrogates (PEP 383). Links are followed as long as
-they stay inside.
+the root). Bytes of a name that are not UTF-8 travel as surrogates (PEP 383).
+
+**Links** are not followed under the contract's own `Limits()`: a path that goes through one is refused with
+FsViolationError, which names the link. Calls about the link itself work: `stat` and `resolve` with
+`follow_symlinks=False`, `read_link`, listings, `delete`, `unlink`, `move`, `copy`. With `follow_links`, as in
+`WORKSPACE_LIMITS`, links are followed as long as they stay inside; one that leads out is refused.
 
 **Exceptions** are the builtins that the contract names. Those that ws itself decides on also belong to its
 own tree: `FsViolationError` is a PermissionError (the path leads out, or into a restricted part),
@@ -40,10 +44,13 @@ class Limits:
     max_segment_chars: int = 80
     max_content_bytes: int = 32 * 1024 * 1024
     max_matches: int = 1_000
+    follow_links: bool = False
+    """Whether a path may go through symbolic links that stay inside."""
 
 
-WORKSPACE_LIMITS = Limits(max_segments=256, max_segment_chars=255)
-"""Wider, because real trees are; 255 bytes a segment is the kernel's own limit and holds in any case."""
+WORKSPACE_LIMITS = Limits(max_segments=256, max_segment_chars=255, follow_links=True)
+"""The limits of a workspace: wider, because real trees are, and links that stay inside are followed, because real trees
+have them. 255 bytes a segment is the kernel's own limit and holds in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,8 @@ class FileStat:
 class FileEntry:
     """A name in a directory.
 
-    For a link, `is_file` and `is_directory` tell what it leads to inside the root.
+    For a link, `is_file` and `is_directory` tell what it leads to inside the root; both are false where links are
+    not followed.
     """
 
     name: str
@@ -190,7 +198,7 @@ class ByteReader(Protocol):
         ...
 
     def __iter__(self) -> Iterator[bytes]:
-        """The rest of the file in chunks of 64 KB."""
+        """The rest of the file in chunks of the size that `open_read` was given."""
         ...
 
     def close(self) -> None: ...
@@ -269,7 +277,14 @@ class TextReader(Protocol):
         """What is left of the file. Memory grows with it; iterate instead where that matters."""
         ...
 
-    def __iter__(self) -> Iterator[str]: ...
+    def lines(self, *, strip: bool = False) -> Iterator[str]:
+        """The lines that are left, with their endings; `strip` removes trailing white space and the ending."""
+        ...
+
+    def __iter__(self) -> Iterator[str]:
+        """As `lines()`."""
+        ...
+
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -296,8 +311,11 @@ class Filesystem(Protocol):
 
     # streams
 
-    def open_read(self, path: str) -> ByteReader:
-        """A stream over a regular file. Raises FileNotFoundError, IsADirectoryError, PermissionError."""
+    def open_read(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> ByteReader:
+        """A stream over a regular file, which iterates in chunks of `chunk_size` bytes.
+
+        Raises FileNotFoundError, IsADirectoryError, PermissionError; ValueError for a chunk size below 1.
+        """
         ...
 
     def open_write(self, path: str, mode: WriteMode = "overwrite", create_parents: bool = True) -> ByteWriter:
@@ -406,6 +424,17 @@ class Filesystem(Protocol):
         """
         ...
 
+    def unlink(self, path: str) -> None:
+        """Remove a file or a link (never its target). Raises FileNotFoundError, IsADirectoryError."""
+        ...
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory.
+
+        Raises FileNotFoundError, NotADirectoryError (also for a link to a directory), OSError (ENOTEMPTY).
+        """
+        ...
+
     def mkdir(self, path: str, parents: bool = True, exist_ok: bool = True) -> None:
         """Make a directory. Raises FileExistsError, FileNotFoundError, NotADirectoryError."""
         ...
@@ -415,6 +444,14 @@ class Filesystem(Protocol):
 
         Raises FileNotFoundError, FileExistsError, IsADirectoryError and NotADirectoryError as rename(2) has
         them, ValueError for a directory into itself. Commit point: the rename.
+        """
+        ...
+
+    def copy(self, source: str, destination: str, overwrite: bool = False) -> None:
+        """Copy a file, a directory with all below it, or a link as a link: content, modes and times.
+
+        The parents of `destination` must exist. Raises as `move`; FsViolationError for a directory with a restricted
+        path below it. Commit point: the rename of the finished copy.
         """
         ...
 

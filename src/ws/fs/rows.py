@@ -119,7 +119,7 @@ def read_query(row: Sequence[Any]) -> GrepQuery:
 
 
 def limits_row(limits: Limits) -> list[int]:
-    return [limits.max_segments, limits.max_segment_chars, limits.max_content_bytes, limits.max_matches]
+    return [getattr(limits, name) for name in Limits.__slots__]
 
 
 def read_text(value: object) -> str:

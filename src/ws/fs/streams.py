@@ -34,11 +34,12 @@ CLOSED = "I/O operation on closed file"
 class Reader(ABC):
     """A ByteReader over whatever `_pread` reads from."""
 
-    __slots__ = ("_closed", "_path", "_position", "_size")
+    __slots__ = ("_chunk_size", "_closed", "_path", "_position", "_size")
 
-    def __init__(self, path: str, size: int) -> None:
+    def __init__(self, path: str, size: int, chunk_size: int) -> None:
         self._path = path
         self._size = size
+        self._chunk_size = chunk_size
         self._position = 0
         self._closed = False
 
@@ -94,7 +95,7 @@ class Reader(ABC):
             yield chunk
 
     def __iter__(self) -> Iterator[bytes]:
-        return self.chunks()
+        return self.chunks(self._chunk_size)
 
     def close(self) -> None:
         if not self._closed:
@@ -277,9 +278,12 @@ class Utf8Reader:
     def read(self) -> str:
         return "".join(self)
 
-    def __iter__(self) -> Iterator[str]:
+    def lines(self, *, strip: bool = False) -> Iterator[str]:
         while line := self.readline():
-            yield line
+            yield line.rstrip() if strip else line
+
+    def __iter__(self) -> Iterator[str]:
+        return self.lines()
 
     def close(self) -> None:
         self._source.close()
@@ -304,7 +308,7 @@ class Convenience(ABC):
         """See `Filesystem`."""
 
     @abstractmethod
-    def open_read(self, path: str) -> ByteReader:
+    def open_read(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> ByteReader:
         """See `Filesystem`."""
 
     @abstractmethod
@@ -425,6 +429,13 @@ def check_page(offset: int, limit: int | None) -> None:
     """Raises InvalidRequest for a part of a file that cannot be."""
     if offset < 0 or (limit is not None and limit < 0):
         raise InvalidRequest(f"offset {offset} and limit {limit} must not be negative")
+
+
+def check_chunk_size(size: int) -> int:
+    """Raises InvalidRequest for a chunk size that is no positive number."""
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise InvalidRequest(f"chunk_size is {size!r}; it must be a whole number of at least 1")
+    return size
 
 
 def check_write_mode(mode: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from ws.errors import ProtocolError
 from ws.fs.protocol import (
+    CHUNK_BYTES,
     WORKSPACE_LIMITS,
     FileEntry,
     FileStat,
@@ -38,7 +39,15 @@ from ws.fs.rows import (
     read_stat,
     read_text,
 )
-from ws.fs.streams import Convenience, Reader, Writer, check_bytes, check_page, check_write_mode
+from ws.fs.streams import (
+    Convenience,
+    Reader,
+    Writer,
+    check_bytes,
+    check_chunk_size,
+    check_page,
+    check_write_mode,
+)
 from ws.remote.calls import REPLY_TIMEOUT_S, Call
 from ws.remote.entering import Door
 from ws.shim.wire import MAX_BODY_BYTES, field
@@ -82,7 +91,8 @@ class RemoteFilesystem(Convenience):
 
     # streams
 
-    def open_read(self, path: str) -> RemoteReader:
+    def open_read(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> RemoteReader:
+        check_chunk_size(chunk_size)
         call, kind, header, body = self._open("fs.open_read", {"path": path})
         try:
             head = field(header if kind == "opened" else field(header, "result", dict), "head", int)
@@ -92,7 +102,7 @@ class RemoteFilesystem(Convenience):
             raise
         if kind == "result":
             call.close()
-        return RemoteReader(shown, size, body[head:], call if kind == "opened" else None)
+        return RemoteReader(shown, size, chunk_size, body[head:], call if kind == "opened" else None)
 
     def open_write(self, path: str, mode: WriteMode = "overwrite", create_parents: bool = True) -> RemoteWriter:
         check_write_mode(mode)
@@ -169,11 +179,20 @@ class RemoteFilesystem(Convenience):
     def delete(self, path: str, recursive: bool = False) -> None:
         self._ask("delete", path=path, recursive=recursive)
 
+    def unlink(self, path: str) -> None:
+        self._ask("unlink", path=path)
+
+    def rmdir(self, path: str) -> None:
+        self._ask("rmdir", path=path)
+
     def mkdir(self, path: str, parents: bool = True, exist_ok: bool = True) -> None:
         self._ask("mkdir", path=path, parents=parents, exist_ok=exist_ok)
 
     def move(self, source: str, destination: str, *, overwrite: bool = False) -> None:
         self._ask("move", source=source, destination=destination, overwrite=overwrite)
+
+    def copy(self, source: str, destination: str, overwrite: bool = False) -> None:
+        self._ask("copy", source=source, destination=destination, overwrite=overwrite)
 
     def make_link(self, path: str, target: str) -> None:
         self._ask("make_link", path=path, target=target)
@@ -221,8 +240,8 @@ class RemoteReader(Reader):
 
     __slots__ = ("_at", "_call", "_coming", "_failure", "_window")
 
-    def __init__(self, path: str, size: int, first: bytes, call: Call | None) -> None:
-        super().__init__(path, size)
+    def __init__(self, path: str, size: int, chunk_size: int, first: bytes, call: Call | None) -> None:
+        super().__init__(path, size, chunk_size)
         self._call = call
         self._window, self._at = first, 0
         self._coming: tuple[int, int] | None = None  # a window that was asked for: where, how long

@@ -47,11 +47,13 @@ def describe_error(error: BaseException) -> dict[str, Any]:
                 break
     if isinstance(error, OSError) and type(error.errno) is int:
         fields["errno"] = error.errno
+        paths = [("path", error.filename)]
         if not isinstance(error, WorkspaceError):
             fields["message"] = error.strerror or fields["message"]
-            for name, path in (("path", error.filename), ("path2", error.filename2)):
-                if isinstance(path, str | bytes):
-                    fields[name] = os.fsdecode(path)
+            paths.append(("path2", error.filename2))
+        for name, path in paths:
+            if isinstance(path, str | bytes):
+                fields[name] = os.fsdecode(path)
     if isinstance(error, UnicodeDecodeError):
         fields.update(message=error.reason, encoding=error.encoding, start=error.start, end=error.end)
     return {name: _clean(value) if isinstance(value, str) else value for name, value in fields.items()}
@@ -74,6 +76,7 @@ def rebuild_error(fields: dict[str, Any]) -> Exception:
         error = known(message, hint=hint)
         if number is not None and isinstance(error, OSError):
             error.errno = number
+            error.filename = (optional(fields, "path", str) or "")[:_MAX_TEXT] or None
         return error
     kind = dict(_BUILTINS).get(code)
     if kind is None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from functools import partial
 
 from ws.errors import FsViolationError, InvalidRequest
-from ws.fs.protocol import Limits
+from ws.fs.protocol import WORKSPACE_LIMITS, Filesystem, Limits
 from ws.testing.checking import MakeFilesystem, check, paths_of, raises
 
 
 @check
-def links_are_followed_inside(make: MakeFilesystem) -> None:
-    fs = make()
+def links_are_followed_inside_where_the_limits_say_so(make: MakeFilesystem) -> None:
+    fs = make(limits=WORKSPACE_LIMITS)
     fs.write("d/f", "content")
     fs.make_link("to-f", "d/f")
     fs.make_link("to-d", "d")
@@ -46,7 +48,7 @@ def links_are_followed_inside(make: MakeFilesystem) -> None:
 
 @check
 def a_path_has_one_spelling(make: MakeFilesystem) -> None:
-    fs = make()
+    fs = make(limits=WORKSPACE_LIMITS)
     fs.write("other/x", "other")
     fs.mkdir("other/deep")
     fs.write("x", "top")
@@ -98,8 +100,102 @@ def errors_name_the_path_as_it_was_given(make: MakeFilesystem) -> None:
 
 
 @check
-def links_out_are_refused(make: MakeFilesystem) -> None:
+def links_are_not_followed_by_default(make: MakeFilesystem) -> None:
     fs = make()
+    assert not fs.limits.follow_links
+    fs.write("d/f", "content")
+    fs.make_link("to-f", "d/f")
+    fs.make_link("to-d", "d")
+    fs.make_link("d/up", "..")
+    fs.make_link("dangling", "nowhere")
+    through = {
+        "to-f": "to-f",
+        "to-d": "to-d",
+        "to-d/f": "to-d",
+        "./to-d/../d/f": "to-d",
+        "d/up/d/f": "d/up",
+        f"{fs.root}/to-d/f": "to-d",
+        "dangling": "dangling",
+    }
+    for path, link in through.items():
+        calls: list[Callable[[], object]] = [
+            partial(call, path)
+            for call in (fs.read, fs.read_whole, fs.open_read, fs.open_text, fs.exists, fs.stat, fs.list, fs.scan)
+        ]
+        calls += [
+            partial(fs.resolve, path),
+            partial(fs.write, path, "x"),
+            partial(fs.open_write, path),
+            partial(fs.glob, "*", path),
+            partial(fs.grep, "x", path),
+            partial(fs.set_mode, path, 0o600),
+        ]
+        for call in calls:
+            with raises(FsViolationError, repr(link), "not followed", fs.root):
+                call()
+    inside: list[Callable[[], object]] = [
+        lambda: fs.stat("to-d/f", follow_symlinks=False),
+        lambda: fs.resolve("to-d/f", follow_symlinks=False),
+        lambda: fs.add("to-d/new", b""),
+        lambda: fs.mkdir("to-d/new"),
+        lambda: fs.delete("to-d/f"),
+        lambda: fs.unlink("to-d/f"),
+        lambda: fs.rmdir("to-d/f"),
+        lambda: fs.move("to-d/f", "g"),
+        lambda: fs.move("d/f", "to-d/g"),
+        lambda: fs.copy("to-d/f", "g"),
+        lambda: fs.copy("d/f", "to-d/g"),
+        lambda: fs.make_link("to-d/l", "x"),
+        lambda: fs.read_link("to-d/up"),
+        lambda: fs.set_modified("to-d/f", 0),
+    ]
+    for call in inside:
+        with raises(FsViolationError, "'to-d'", "not followed"):
+            call()
+    with raises(FileExistsError):
+        fs.mkdir("to-d")
+    assert paths_of(fs.list("d")) == ["d/f", "d/up"]
+    assert paths_of(fs.list()) == ["d", "dangling", "to-d", "to-f"]
+    assert not any(entry.is_file or entry.is_directory for entry in fs.list() if entry.is_symlink)
+    assert not any(match.is_file for match in fs.glob("to-*"))
+    assert fs.stat("to-f", follow_symlinks=False).target == fs.read_link("to-f") == "d/f"
+    assert fs.resolve("to-f", follow_symlinks=False) == "to-f"
+    fs.set_modified("to-f", 1_600_000_000_000_000_000)
+    fs.move("to-f", "moved")
+    fs.copy("moved", "copied")
+    assert fs.read_link("copied") == "d/f"
+    for name in ("moved", "copied"):
+        fs.unlink(name)
+    fs.delete("to-d", recursive=True)
+    assert fs.read("d/f") == "content"
+    assert fs.stat("d/f").modified_at.year > 2020
+
+
+@check
+def violations_are_permission_errors_with_a_number_and_a_path(make: MakeFilesystem) -> None:
+    for fs in (make(), make(limits=WORKSPACE_LIMITS)):
+        fs.make_link("out", "/etc")
+        for path in ("../x", "/etc/passwd", "out/passwd", "./out", "~/x"):
+            error = _refusal(fs, path)
+            assert (error.errno, error.filename) == (errno.EACCES, path)
+            assert fs.root in str(error)
+
+
+def _refusal(fs: Filesystem, path: str) -> FsViolationError:
+    try:
+        fs.read(path)
+    except FsViolationError as error:
+        return error
+    raise AssertionError(f"{path} was read")
+
+
+@check
+def links_out_are_refused(make: MakeFilesystem) -> None:
+    for limits in (Limits(), WORKSPACE_LIMITS):
+        _refuse_links_out(make(limits=limits))
+
+
+def _refuse_links_out(fs: Filesystem) -> None:
     fs.mkdir("d")
     targets = {
         "etc": "/etc",

@@ -42,6 +42,24 @@ def iteration_goes_in_chunks_of_64_kb(make: MakeFilesystem) -> None:
 
 
 @check
+def the_chunk_size_is_chosen_when_a_file_is_opened(make: MakeFilesystem) -> None:
+    fs = make()
+    fs.write_bytes("f", b"x" * (2 * CHUNK_BYTES + 5))
+    for size in (1_000, CHUNK_BYTES, 2 * CHUNK_BYTES, 1 << 30):
+        with fs.open_read("f", chunk_size=size) as reader:
+            sizes = [len(chunk) for chunk in reader]
+        assert sum(sizes) == 2 * CHUNK_BYTES + 5
+        assert {*sizes[:-1]} <= {size}
+        assert len(sizes) == -(-(2 * CHUNK_BYTES + 5) // size)
+    with fs.open_read("f", chunk_size=3) as reader:
+        reader.seek(-5, 2)
+        assert list(reader) == [b"xxx", b"xx"]
+    for size in (0, -1):
+        with raises(ValueError, str(size)):
+            fs.open_read("f", chunk_size=size)
+
+
+@check
 def readers_seek_and_tell(make: MakeFilesystem) -> None:
     fs = make()
     fs.write_bytes("f", b"0123456789")
@@ -77,7 +95,7 @@ def closed_streams_say_so(make: MakeFilesystem) -> None:
     ]
     text = fs.open_text("f")
     text.close()
-    used += [text.readline, text.read, lambda: list(text)]
+    used += [text.readline, text.read, lambda: list(text), lambda: list(text.lines())]
     writer = fs.open_write("g")
     writer.close()
     used.append(lambda: writer.write(b"late"))
@@ -145,6 +163,12 @@ def text_is_decoded_line_by_line(make: MakeFilesystem) -> None:
         assert text.line_number == 1
         assert list(text) == ["two\n", "\n", "last"]
         assert text.readline() == ""
+    with fs.open_text("f") as text:
+        assert list(text.lines()) == ["één\r\n", "two\n", "\n", "last"]
+        assert text.line_number == 4
+    with fs.open_text("f") as text:
+        text.readline()
+        assert list(text.lines(strip=True)) == ["two", "", "last"]
     fs.write("long", "é" * CHUNK_BYTES + "\nend")
     with fs.open_text("long") as text:
         assert [len(line) for line in text] == [CHUNK_BYTES + 1, 3]

@@ -148,6 +148,32 @@ def deleting_is_careful(make: MakeFilesystem) -> None:
 
 
 @check
+def files_are_unlinked_and_directories_removed(make: MakeFilesystem) -> None:
+    fs = make()
+    fs.write("d/f", "")
+    fs.make_link("l", "d")
+    with raises(IsADirectoryError):
+        fs.unlink("d")
+    for path in ("d/f", "l"):
+        with raises(NotADirectoryError, repr(path)):
+            fs.rmdir(path)
+    with raises(OSError, "not empty"):
+        fs.rmdir("d")
+    fs.unlink("l")
+    assert fs.exists("d/f")
+    fs.unlink("d/f")
+    fs.rmdir("d")
+    assert list(fs.list()) == []
+    for call in (fs.unlink, fs.rmdir):
+        for path in ("none", "none/none"):
+            with raises(FileNotFoundError, repr(path)):
+                call(path)
+        for path in (".", fs.root):
+            with raises(PermissionError):
+                call(path)
+
+
+@check
 def directories_are_made(make: MakeFilesystem) -> None:
     fs = make()
     fs.mkdir("a/b/c")
@@ -183,6 +209,53 @@ def moving_keeps_everything(make: MakeFilesystem) -> None:
         fs.move("none", "x")
     with raises(FileNotFoundError):
         fs.move("e/f", "no/parent")
+
+
+@check
+def copying_keeps_everything_and_the_original(make: MakeFilesystem) -> None:
+    fs = make()
+    fs.write("d/e/f", "content")
+    fs.set_mode("d/e/f", 0o750)
+    fs.set_modified("d/e/f", 1_600_000_000_000_000_000)
+    fs.make_link("d/l", "e/f")
+    fs.copy("d/e/f", "g")
+    fs.copy("d", "copy")
+    for path in ("g", "copy/e/f"):
+        status = fs.stat(path)
+        assert (fs.read(path), status.mode) == ("content", 0o750)
+        assert status.modified_at == datetime.fromtimestamp(1_600_000_000, UTC)
+    assert fs.read_link("copy/l") == "e/f"
+    fs.write("copy/e/f", "changed")
+    assert fs.read("d/e/f") == "content"
+    with raises(FileExistsError):
+        fs.copy("g", "copy/e/f")
+    with raises(FileExistsError):
+        fs.copy("g", "g")
+    assert fs.read("copy/e/f") == "changed"
+    fs.copy("g", "copy/e/f", overwrite=True)
+    fs.copy("g", "g", True)
+    fs.copy("d", "d", True)
+    assert fs.read("copy/e/f") == fs.read("g") == fs.read("d/e/f") == "content"
+    with raises(IsADirectoryError):
+        fs.copy("g", "d", True)
+    with raises(NotADirectoryError):
+        fs.copy("d", "g", True)
+    with raises(OSError, "not empty"):
+        fs.copy("copy", "d", True)
+    fs.mkdir("empty")
+    fs.copy("d", "empty", True)
+    assert fs.read("empty/e/f") == "content"
+    for inside in ("d/inside", "d/e/inside"):
+        with raises(ValueError):
+            fs.copy("d", inside)
+    for source, target in (("none", "x"), ("g", "no/parent")):
+        with raises(FileNotFoundError):
+            fs.copy(source, target)
+    for source, target in ((".", "x"), ("g", ".")):
+        with raises(PermissionError):
+            fs.copy(source, target, True)
+    assert paths_of(fs.list()) == ["copy", "d", "empty", "g"]
+    assert paths_of(fs.list("d")) == ["d/e", "d/l"]
 
 
 @check
@@ -249,6 +322,9 @@ def a_read_only_filesystem_stays_as_it_is(make: MakeFilesystem) -> None:
         lambda: fs.mkdir("d"),
         lambda: fs.delete("f"),
         lambda: fs.move("f", "g"),
+        lambda: fs.copy("f", "g"),
+        lambda: fs.unlink("f"),
+        lambda: fs.rmdir("f"),
         lambda: fs.make_link("l", "t"),
         lambda: fs.set_mode(".", 0o700),
         lambda: fs.set_modified(".", 0),
@@ -267,7 +343,7 @@ def the_root_is_absolute_and_the_limits_are_the_contracts(make: MakeFilesystem) 
     fs = make()
     assert isinstance(fs, Filesystem)
     assert fs.root.startswith("/")
-    assert fs.limits == Limits(16, 80, 32 * 1024 * 1024, 1_000)
+    assert fs.limits == Limits(16, 80, 32 * 1024 * 1024, 1_000, False)
 
 
 @check

@@ -76,6 +76,9 @@ class ToolResult:
         return f"{self.output.removesuffix(chr(10))}\n[{self.note}]"
 
 
+_IN_MEMORY: Any = None  # stands for backups that the context makes itself
+
+
 def _nothing() -> None:
     """Where a call is never broken off."""
 
@@ -84,15 +87,25 @@ def _nothing() -> None:
 class ToolContext:
     """Where a tool works.
 
-    Relative paths are taken from `workdir`, which is itself a path of the filesystem.
+    Relative paths are taken from `workdir`, which is itself a path of the filesystem. Without `backups`, what a tool
+    changes or deletes is kept in memory, for as long as this context and its copies exist.
     """
 
     filesystem: Filesystem
-    backups: Backups
+    backups: Backups = _IN_MEMORY
     caps: Caps = Caps()
     workdir: str = "."
     committing: Callable[[], None] = _nothing
     """Called before the first write of a change: up to there a call may be broken off anywhere."""
+
+    def __post_init__(self) -> None:
+        if self.backups is _IN_MEMORY:
+            from ws.fs.memory import MemoryFilesystem
+            from ws.fs.protocol import WORKSPACE_LIMITS
+            from ws.tools.trash import Backups
+
+            store = MemoryFilesystem("/backups", limits=WORKSPACE_LIMITS)
+            object.__setattr__(self, "backups", Backups(self.filesystem, store))
 
     def locate(self, path: str) -> str:
         """The path as the filesystem takes it.

@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,16 +19,21 @@ from ws.fs.confine import Confinement, Pinned
 from ws.fs.host_streams import sync_directory, temporary_name
 from ws.fs.kernel import rename_new
 from ws.fs.paths import PathRules
+from ws.fs.protocol import FileStat
 from ws.fs.trees import copy_tree, remove_any, remove_tree
 
 
-class HostChanges:
+class HostChanges(ABC):
     """The mutations of a `HostFilesystem`."""
 
     _rules: PathRules
     _confinement: Confinement
     _durable: bool
     _read_only: bool
+
+    @abstractmethod
+    def stat(self, path: str, *, follow_symlinks: bool = True) -> FileStat:
+        """See `Filesystem`."""
 
     def delete(self, path: str, recursive: bool = False) -> None:
         with self.pin_for_change(path) as pinned:
@@ -63,7 +69,7 @@ class HostChanges:
             try:
                 os.mkdir(pinned.name, dir_fd=pinned.parent)
             except FileExistsError:
-                if exist_ok and self._behind_link(path)[1]:
+                if exist_ok and self._is_directory(path):
                     return
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
             if self._durable:
@@ -167,6 +173,13 @@ class HostChanges:
                 raise self._rules.violation(path, "it is the root itself", hint="name what lies below the root")
             self._rules.check_whole(pinned.place, path)
             yield pinned
+
+    def _is_directory(self, path: str) -> bool:
+        """Whether a directory stands at a path, or a link to one where links are followed. Raises FsViolationError."""
+        try:
+            return self.stat(path, follow_symlinks=self._rules.limits.follow_links).is_directory
+        except FileNotFoundError:
+            return False  # a link that leads nowhere
 
     def _behind_link(self, path: str) -> tuple[bool, bool]:
         """Whether a path leads to a regular file, and whether to a directory; neither for a link not followed."""

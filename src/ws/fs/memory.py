@@ -260,8 +260,15 @@ class MemoryFilesystem(Convenience):
                 now = time.time_ns()
                 self._tree = with_node(self._tree, segments, empty_directory(now), now)
                 return
-        if not exist_ok or not isinstance(self._behind_link(path), DirectoryNode):
+        if not exist_ok or not self._is_directory(path):
             raise _os_error(errno.EEXIST, path)
+
+    def _is_directory(self, path: str) -> bool:
+        """Whether a directory stands at a path, or a link to one where links are followed. Raises FsViolationError."""
+        try:
+            return isinstance(self._node(path, follow_last=self._limits.follow_links), DirectoryNode)
+        except FileNotFoundError:
+            return False  # a link that leads nowhere
 
     def move(self, source: str, destination: str, *, overwrite: bool = False) -> None:
         self._transfer(source, destination, "moved", overwrite=overwrite)

@@ -107,7 +107,7 @@ class PathRules:
         for anchor in (self.root, *self.allowed_paths):
             if path == anchor or path.startswith(anchor + "/" if anchor != "/" else "/"):
                 return anchor, path[len(anchor) :]
-        raise self.violation(given, OUTSIDE)
+        raise self.violation(given, OUTSIDE if given == path else f"{OUTSIDE}: it leads to {path!r}")
 
     def _check(self, path: str, segments: tuple[str, ...]) -> None:
         limits = self.limits

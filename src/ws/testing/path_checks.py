@@ -44,6 +44,10 @@ def links_are_followed_inside_where_the_limits_say_so(make: MakeFilesystem) -> N
         fs.read("dangling")
     with raises(FileExistsError):
         fs.make_link("dangling", "x")
+    fs.make_link("again", "d")
+    fs.mkdir("again")
+    with raises(FileExistsError):
+        fs.mkdir("dangling")
 
 
 @check

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ws.remote.entering import Door
     from ws.toolbox.approval import Approval, ApprovalPolicy
     from ws.toolbox.policy import CommandPolicy
+    from ws.toolbox.roots import FsMode
     from ws.toolbox.router import Router
     from ws.tools.context import Caps
 
@@ -76,6 +77,7 @@ def open_router(
     dialect: str = "standard",
     approval: Approval | ApprovalPolicy | None = None,
     commands: CommandPolicy | None = None,
+    fs_mode: FsMode | None = None,
     allowed_paths: Sequence[str] = (),
     restricted_paths: Sequence[str] = (),
     caps: Caps | None = None,
@@ -84,26 +86,56 @@ def open_router(
     from ws.remote.tooling import RemoteBackend
     from ws.toolbox.events import EventLog, Events
     from ws.toolbox.memory import FileMemory
+    from ws.toolbox.roots import reachable_paths
     from ws.toolbox.router import Router
     from ws.toolbox.turns import Turns
 
     turns = Turns()
     return Router(
         RemoteBackend(
-            door, allowed_paths=allowed_paths, restricted_paths=restricted_paths, caps=caps, waiting=turns.outside
+            door,
+            allowed_paths=reachable_paths(fs_mode, allowed_paths),
+            restricted_paths=restricted_paths,
+            caps=caps,
+            waiting=turns.outside,
         ),
         caps=caps,
         dialect=dialect,
         approval=approval,
         events=Events(EventLog(home.events(workspace_id))),
         commands=commands,
-        snapshot=lambda: _newest_snapshot(home, workspace_id),
+        snapshot=SnapshotId(home, workspace_id).find,
         memory=FileMemory(home.memory(workspace_id)),
         turns=turns,
     )
 
 
-def _newest_snapshot(home: Home, workspace_id: str) -> str | None:
-    """The number of the snapshot that the workspace stands on, as `ws log` counts them; None before the first."""
-    record = read_record(home, workspace_id)
-    return str(record.history.head) if record is not None and record.history.count else None
+class SnapshotId:
+    """The id of the snapshot that a workspace stands on, for its events.
+
+    The record has the number. The reference of that number is read once: it never changes.
+    """
+
+    __slots__ = ("_found", "_home", "_workspace_id")
+
+    def __init__(self, home: Home, workspace_id: str) -> None:
+        self._home = home
+        self._workspace_id = workspace_id
+        self._found: tuple[int, str] | None = None
+
+    def find(self) -> str | None:
+        """Its id, as `ws log` shows it. None before the first snapshot, and while git does not have it yet: a restore
+        leaves hashing the state before it to the next snapshot, and `ws undo` may come before that.
+        """
+        record = read_record(self._home, self._workspace_id)
+        if record is None or not record.history.count:
+            return None
+        number, found = record.history.head, self._found
+        if found is None or found[0] != number:
+            from ws.store.reference_files import read_reference
+
+            commit = read_reference(self._home.store, f"refs/workspaces/{self._workspace_id}/{number}")
+            if commit is None:
+                return None
+            self._found = found = (number, commit[:12])
+        return found[1]

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ws.history import Snapshot
     from ws.toolbox.approval import Approval, ApprovalPolicy
     from ws.toolbox.policy import CommandPolicy
+    from ws.toolbox.roots import FsMode
     from ws.toolbox.router import Router
     from ws.tools.context import Caps
 
@@ -295,6 +296,7 @@ class Workspace(Timeline):
         *,
         approval: Approval | ApprovalPolicy | None = None,
         commands: CommandPolicy | None = None,
+        fs_mode: FsMode | None = None,
         allowed_paths: Sequence[str] = (),
         restricted_paths: Sequence[str] = (),
         caps: Caps | None = None,
@@ -302,6 +304,7 @@ class Workspace(Timeline):
         """Its tools in a dialect, under an approval policy and other rules. Raises InvalidRequest.
 
         Without a policy the one that the dialect's contract asks for holds: `on-dangerous` in `agent-q`, else `never`.
+        File tools reach what is below the root; with `fs_mode="unrestricted"` every absolute path of the container.
         """
         from ws.inside import open_router
 
@@ -312,6 +315,7 @@ class Workspace(Timeline):
             dialect=dialect,
             approval=approval,
             commands=commands,
+            fs_mode=fs_mode,
             allowed_paths=allowed_paths,
             restricted_paths=restricted_paths,
             caps=caps,

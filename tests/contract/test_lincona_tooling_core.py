@@ -6,6 +6,8 @@ The document's package layout, checklist and epic numbers are its own; what they
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from tool_bench import BACKENDS, ToolBench, open_bench
 
 from workspaces import SharedWorkspaces
-from ws import errors
+from ws import errors, toolbox
 from ws.errors import (
     ApprovalDenied,
     CommandTimeoutError,
@@ -24,12 +26,17 @@ from ws.errors import (
     PatchApplyError,
     PatchParseError,
     SessionNotFound,
+    SourceRefused,
     ToolValidationError,
 )
 from ws.fs.memory import MemoryFilesystem
+from ws.store.references import pack_references
+from ws.store.repository import Store
+from ws.toolbox import lincona
 from ws.toolbox.approval import ALLOW, Approval, ApprovalRequest, deny
 from ws.toolbox.dialects import open_dialect
 from ws.toolbox.events import Event, EventLog, Events
+from ws.toolbox.lincona import FsBoundary, PtyManager, approval_guard
 from ws.toolbox.local import open_local
 from ws.toolbox.roots import find_root
 from ws.toolbox.router import Router
@@ -73,11 +80,19 @@ def test_the_core_tools_are_there() -> None:
 
 
 class TestFilesystemBoundary:
-    def test_in_restricted_mode_the_root_is_the_working_directory_and_not_the_git_root(self, tmp_path: Path) -> None:
+    def test_in_restricted_mode_the_root_is_the_working_directory_and_not_the_git_root(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / ".git").mkdir()
         here = tmp_path / "sub"
         here.mkdir()
         assert find_root(cwd=str(here), git=False) == str(here)
+        monkeypatch.chdir(here)
+        assert FsBoundary().root == FsBoundary("unrestricted").root == str(here)
+        for fs_mode, root in (("restricted", here), (None, tmp_path), ("unrestricted", tmp_path)):
+            backend = open_local(None, MemoryFilesystem("/kept"), fs_mode=fs_mode)  # type: ignore[arg-type]
+            assert backend.root == str(root)
+            backend.close()
 
     def test_unrestricted_allows_any_absolute_path(self, tmp_path: Path) -> None:
         root, other = tmp_path / "root", tmp_path / "other"
@@ -96,6 +111,69 @@ class TestFilesystemBoundary:
                 assert (other / "a.txt").read_text() == "y\n"
                 assert router.call("shell", command="pwd", workdir=str(other)).output == str(other)
             backend.close()
+
+    @pytest.mark.parametrize("engine", ["podman", "docker"])
+    def test_every_router_of_a_workspace_takes_the_mode(
+        self, engine: str, shared: Callable[[str], SharedWorkspaces]
+    ) -> None:
+        """Unrestricted is every absolute path of the container; what is restricted by name stays so."""
+        box = shared(engine).take()
+        box.exec(["sh", "-c", "echo outside > /tmp/a.txt; echo inside > a.txt; echo k > key"])
+        for fs_mode in (None, "restricted"):
+            router = box.router("lincona", fs_mode=fs_mode)  # type: ignore[arg-type]
+            assert router.call("read_file", path="a.txt").output == "inside"
+            with pytest.raises(FsViolationError, match="path outside project root"):
+                router.call("read_file", path="/tmp/a.txt")
+            with pytest.raises(FsViolationError):
+                router.call("shell", command="pwd", workdir="/tmp")
+        router = box.router("lincona", fs_mode="unrestricted", restricted_paths=["key"])
+        assert router.call("read_file", path="/tmp/a.txt").output == "outside"
+        assert router.call("shell", command="pwd", workdir="/tmp").output == "/tmp"
+        router.call("apply_patch_json", patch=diff("/tmp/a.txt", "outside", "changed"))
+        assert box.exec(["cat", "/tmp/a.txt"]).stdout == "changed\n"
+        for path in ("key", "/workspace/key"):
+            with pytest.raises(FsViolationError, match="restricted"):
+                router.call("read_file", path=path)
+        with pytest.raises(InvalidRequest, match="unknown fs_mode"):
+            box.router("lincona", fs_mode="open")  # type: ignore[arg-type]
+
+    def test_a_restricted_path_stays_so_in_unrestricted_mode(self, tmp_path: Path) -> None:
+        bench = ToolBench(tmp_path, "lincona", fs_mode="unrestricted", restricted_paths=["key"])
+        bench.put({"key": "k\n"})
+        assert bench.call("read_file", path=f"{bench.outside}/secret.txt").output == "secret"
+        for path in ("key", f"{bench.root}/key"):
+            with pytest.raises(FsViolationError, match="restricted"):
+                bench.call("read_file", path=path)
+        bench.close()
+
+    def test_the_boundary_resolves_and_validates(self, tmp_path: Path) -> None:
+        root, other = tmp_path / "root", tmp_path / "other"
+        (root / "d").mkdir(parents=True)
+        other.mkdir()
+        (root / "link").symlink_to(other)
+        (root / "inner").symlink_to("d")
+        (root / "file").write_text("")
+        boundary = FsBoundary(root=str(root))
+        for path, found in (
+            ("d/../d//new", "d/new"), ("inner/x", "d/x"), (f"{root}/d", "d"), (".", ""), (Path("d"), "d"),
+        ):  # fmt: skip
+            assert boundary.assert_within_root(path) == os.path.join(root, found).rstrip("/")
+        for path in ("../other", "link/x", str(other), "/", "d/../../other"):
+            with pytest.raises((FsViolationError, InvalidRequest)) as caught:
+                boundary.assert_within_root(path)
+            assert isinstance(caught.value, FsViolationError), path
+            with pytest.raises(FsViolationError):
+                boundary.sanitize_workdir(path)
+        assert boundary.sanitize_workdir() == boundary.sanitize_workdir(None) == str(root)
+        assert boundary.sanitize_workdir("inner") == boundary.sanitize_workdir(f"{root}/d") == f"{root}/d"
+        for path, error in (("file", InvalidRequest), ("missing", FileNotFoundError)):
+            with pytest.raises(error):
+                boundary.sanitize_workdir(path)
+        everywhere = FsBoundary("unrestricted", root=str(root))
+        assert everywhere.assert_within_root(str(other)) == everywhere.sanitize_workdir("link") == str(other)
+        for wrong in ({"root": "/"}, {"root": str(root / "file")}):
+            with pytest.raises(SourceRefused):
+                FsBoundary(**wrong)  # type: ignore[arg-type]
 
     def test_paths_are_normalised_and_what_escapes_is_rejected(self, bench: ToolBench) -> None:
         bench.put({"d/a.txt": "x\n"})
@@ -383,8 +461,111 @@ class TestApprovalPolicy:
             "apply_patch", "apply_patch", "shell", "exec_command", "write_stdin",
         ]  # fmt: skip
 
+    def test_the_guard_is_a_function_of_policy_and_tool(self) -> None:
+        mutating = [name for name, _ in self.MUTATING] + ["write_stdin"]
+        reading = [name for name in open_dialect("lincona").tools if name not in mutating]
+        for name in (*mutating, *reading):
+            assert approval_guard("never", name) == ALLOW
+        for policy in ("on-dangerous", "always", "read-only"):
+            for name in reading:
+                assert approval_guard(policy, name) == ALLOW  # type: ignore[arg-type]
+            for name in mutating:
+                with pytest.raises(ApprovalDenied, match=name):
+                    approval_guard(policy, name)  # type: ignore[arg-type]
+        asked: list[ApprovalRequest] = []
+        prompt = Approval("on-dangerous", lambda request: asked.append(request) or ALLOW)  # type: ignore[func-returns-value]
+        assert approval_guard(prompt, "shell", {"command": "make"}) == ALLOW
+        assert [(request.tool, request.arguments) for request in asked] == [("shell", {"command": "make"})]
+        with pytest.raises(ToolValidationError, match="did you mean shell"):
+            approval_guard("never", "shel")
+
+
+class TestPtyManager:
+    def test_it_maps_ids_to_sessions_until_they_end(self, tmp_path: Path) -> None:
+        (tmp_path / "d").mkdir()
+        with PtyManager(FsBoundary(root=str(tmp_path))) as manager:
+            started = manager.exec_command("pwd; read x; echo got:$x", workdir="d", yield_time_ms=500)
+            session = started.data["session_id"]
+            assert f"{tmp_path}/d" in started.output
+            assert list(manager.sessions) == [session]
+            ended = manager.write_stdin(session, "hello\n", yield_time_ms=5000)
+            assert "got:hello" in ended.output
+            assert manager.sessions == {}
+            with pytest.raises(SessionNotFound):
+                manager.write_stdin(session, "x")
+            for workdir in ("..", "/", str(tmp_path.parent)):
+                with pytest.raises((FsViolationError, InvalidRequest)):
+                    manager.exec_command("pwd", workdir=workdir)
+            left = manager.exec_command("sleep 600", yield_time_ms=0).data["session_id"]
+            manager.close(left)
+            with pytest.raises(SessionNotFound):
+                manager.close(left)
+
+    @pytest.mark.parametrize("ending", ["pass", "os.kill(os.getpid(), signal.SIGINT); time.sleep(30)", "1 / 0"])
+    def test_no_session_outlives_the_process_that_made_it(self, tmp_path: Path, ending: str) -> None:
+        program = (
+            "import os, signal, time\nfrom ws.toolbox import PtyManager\n"
+            "started = PtyManager().exec_command('echo $$; exec sleep 600', yield_time_ms=1000)\n"
+            f"print(started.output.split()[0], flush=True)\n{ending}\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, timeout=60)
+        pid = int(done.stdout)
+        deadline = time.monotonic() + 10
+        while os.path.exists(f"/proc/{pid}"):
+            assert time.monotonic() < deadline, "the session outlived its owner"
+            time.sleep(0.02)
+
 
 class TestErrorsAndReports:
+    def test_the_names_of_the_document_are_in_one_module(self) -> None:
+        names = (
+            "FsBoundary", "approval_guard", "PtyManager", "FsMode", "ApprovalPolicy", "FsViolationError",
+            "PatchParseError", "PatchApplyError", "CommandTimeoutError", "CommandFailedError", "ToolValidationError",
+        )  # fmt: skip
+        assert set(names) == set(lincona.__all__)
+        for name in names[5:]:
+            assert getattr(lincona, name) is getattr(errors, name)
+        assert (toolbox.FsBoundary, toolbox.PtyManager, toolbox.approval_guard) == (
+            FsBoundary,
+            PtyManager,
+            approval_guard,
+        )
+
+    @pytest.mark.parametrize("engine", ["podman", "docker"])
+    def test_events_carry_the_id_of_the_snapshot_that_the_workspace_stands_on(
+        self, engine: str, shared: Callable[[str], SharedWorkspaces]
+    ) -> None:
+        box = shared(engine).take()
+        router = box.router("lincona")
+        seen: list[Event] = []
+        router.events.subscribe(seen.append)
+
+        def stands_on() -> str | None:
+            seen.clear()
+            router.call("list_dir")
+            assert {event.snapshot for event in seen} == {seen[0].snapshot}
+            return seen[0].snapshot
+
+        box.fs.write("a", "1")
+        first = box.snapshot()
+        assert stands_on() == first.id
+        box.fs.write("a", "2")
+        second = box.snapshot()
+        assert stands_on() == second.id
+        with Store(first.git_dir) as store:
+            assert pack_references(store)
+        assert stands_on() == second.id
+        box.restore(first.id)
+        assert stands_on() == first.id, "read from packed-refs"
+
+    def test_events_of_a_router_without_a_workspace_carry_what_the_caller_says(self, host_bench: ToolBench) -> None:
+        seen: list[Event] = []
+        events = Events()
+        events.subscribe(seen.append)
+        host_bench.with_router(events=events, snapshot=lambda: "0123456789ab").call("list_dir")
+        host_bench.with_router(events=events).call("list_dir")
+        assert [event.snapshot for event in seen] == ["0123456789ab", "0123456789ab", None, None]
+
     def test_the_typed_errors_are_there(self) -> None:
         for name in (
             "FsViolationError", "PatchParseError", "PatchApplyError", "CommandTimeoutError", "CommandFailedError",

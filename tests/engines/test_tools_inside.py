@@ -186,7 +186,7 @@ class TestEvents:
         seen: list[Event] = []
         own_box.tools.events.subscribe(seen.append)
         own_box.tools.call("write_file", path="a", content="x")
-        own_box.snapshot()
+        taken = own_box.snapshot().id
         call = "print(json.dumps(box.tools.call('read_file', path='a').output))"
         in_another_process(boxes.home, own_box.name, call)
         with pytest.raises(FileNotFoundError):
@@ -199,7 +199,7 @@ class TestEvents:
             ("start", "write_file"), ("end", "write_file"), ("start", "read_file"),
             ("end", "read_file"), ("start", "read_file"), ("error", "read_file"),
         ]  # fmt: skip
-        assert [event.snapshot for event in lines] == [None, None, "1", "1", "1", "1"]
+        assert [event.snapshot for event in lines] == [None, None, taken, taken, taken, taken]
 
 
 class TestRaces:

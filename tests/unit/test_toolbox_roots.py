@@ -82,6 +82,12 @@ def test_tools_without_a_root_work_in_the_project(project: Path, monkeypatch: py
     monkeypatch.chdir(project / "src" / "deep")
     assert open_local(None, MemoryFilesystem(), commands=False).root == str(project)
     assert open_local("..", MemoryFilesystem(), commands=False).root == str(project / "src")
+    assert open_local(None, MemoryFilesystem(), commands=False, fs_mode="restricted").root == str(
+        project / "src" / "deep"
+    )
     monkeypatch.chdir(project.parent.parent)
-    with pytest.raises(SourceRefused):
-        open_local(None, MemoryFilesystem())
+    for fs_mode in (None, "restricted", "unrestricted"):
+        for root in (None, "/", "/proc/self/root"):
+            with pytest.raises(SourceRefused):
+                open_local(root, MemoryFilesystem(), fs_mode=fs_mode)  # type: ignore[arg-type]
+    assert open_local("~", MemoryFilesystem(), commands=False).root == str(project.parent.parent)

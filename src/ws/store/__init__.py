@@ -6,7 +6,8 @@ descent xattrs chunks copying   the host's files: opened, read and written witho
 reading gathering crew scan statcache   a whole directory into a tree, on two cores, again for one lstat a file
 editing uppers              the next tree from an overlay's upper, at the cost of the changes
 checkout layers             back onto disk: a whole tree, or the layer between two
-commits diffs patches       snapshots, their references and tags; what differs, as a list and as text
+commits references reference_files   snapshots, the references that make them count, and their tags
+diffs patches               what differs, as a list and as text
 verify auditing proving intake   what is believed, and why
 reach gc                    what is needed, and throwing away the rest
 """

@@ -17,49 +17,39 @@ What is not a regular file, or does not hold an id, is damage. It is no referenc
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ws import durable
-from ws.errors import Busy, StoreDamaged
+from ws.errors import Busy
 from ws.removing import remove_tree
 from ws.store import locking
-from ws.store.plain import is_plain, open_plain, remove_any
+from ws.store.plain import is_plain, remove_any
+from ws.store.reference_files import ID, find_section, open_packed, read_loose, read_reference
 from ws.store.repository import Store
 
 MANY_LOOSE = 64
 _LOOK_EVERY = 16  # snapshots: to count the files takes a while, too
 
-_ID = re.compile(r"[0-9a-f]{40}")
 _LINE = re.compile(rb"^([0-9a-f]{40}) (\S+)$", re.M)
 _NAME = re.compile(r"\d{1,9}|tags/[^/.][^/]*")
-_MAPPED_BYTES = 64 << 10
-_REF_BYTES = 64
-
-Packed = bytes | mmap.mmap
 
 
 def read_ref(store: Store, name: str) -> str | None:
     """The id that a reference holds; None when there is none, or nothing that is an id."""
-    loose = _read_loose(store, name)
-    if loose:
-        return loose
-    with _open_packed(store) as packed:
-        line = next((line for line in _section(packed, name.encode()).split(b"\n") if line[41:] == name.encode()), b"")
-    return line[:40].decode() or None
+    return read_reference(store.path, name)
 
 
 def references_of(store: Store, workspace: str) -> dict[int, str]:
     """The ids of a workspace's snapshots by their numbers, in order; "" where a reference holds none."""
     prefix = f"refs/workspaces/{workspace}/"
     rule = re.compile(rb"^([0-9a-f]{40}) %s(\d{1,9})$" % re.escape(prefix.encode()), re.M)
-    with _open_packed(store) as packed:
-        found = {int(number): oid.decode() for oid, number in rule.findall(_section(packed, prefix.encode()))}
+    with open_packed(store.path) as packed:
+        found = {int(number): oid.decode() for oid, number in rule.findall(find_section(packed, prefix.encode()))}
     for entry in _listed(os.path.join(store.path, prefix)):
         if entry.isdecimal():
-            found[int(entry)] = _read_loose(store, prefix + entry) or found.get(int(entry), "")
+            found[int(entry)] = read_loose(store.path, prefix + entry) or found.get(int(entry), "")
     return dict(sorted(found.items()))
 
 
@@ -67,16 +57,16 @@ def ids_that_begin(store: Store, workspace: str, begin: str) -> set[str]:
     """The ids of a workspace's snapshots that begin so; looks at no other line of `packed-refs`."""
     prefix = f"refs/workspaces/{workspace}/"
     entries = [entry for entry in _listed(os.path.join(store.path, prefix)) if entry.isdecimal()]
-    loose = {entry: _read_loose(store, prefix + entry) for entry in entries}
+    loose = {entry: read_loose(store.path, prefix + entry) for entry in entries}
     found = {oid for oid in loose.values() if oid and oid.startswith(begin)}
-    with _open_packed(store) as packed:
-        section = b"\n" + _section(packed, prefix.encode())
+    with open_packed(store.path) as packed:
+        section = b"\n" + find_section(packed, prefix.encode())
     at, wanted = -1, b"\n" + begin.encode()
     while (at := section.find(wanted, at + 1)) >= 0:
         line = section[at + 1 : section.find(b"\n", at + 1)].decode("ascii", "replace")
         oid, _, name = line.partition(" ")
         number = name.removeprefix(prefix)
-        if _ID.fullmatch(oid) and number.isdecimal() and not loose.get(number):
+        if ID.fullmatch(oid) and number.isdecimal() and not loose.get(number):
             found.add(oid)
     return found
 
@@ -85,8 +75,8 @@ def numbers_of(store: Store, workspace: str) -> list[int]:
     """The numbers of a workspace's snapshots, oldest first; opens none of the references."""
     prefix = f"refs/workspaces/{workspace}/"
     rule = re.compile(rb"^[0-9a-f]{40} %s(\d{1,9})$" % re.escape(prefix.encode()), re.M)
-    with _open_packed(store) as packed:
-        found = set(map(int, rule.findall(_section(packed, prefix.encode()))))
+    with open_packed(store.path) as packed:
+        found = set(map(int, rule.findall(find_section(packed, prefix.encode()))))
     found.update(int(entry) for entry in _listed(os.path.join(store.path, prefix)) if entry.isdecimal())
     return sorted(found)
 
@@ -104,7 +94,7 @@ def all_refs(store: Store) -> dict[str, str]:
         for part in ("", "tags/"):
             prefix = f"refs/workspaces/{workspace}/{part}"
             for entry in _listed(os.path.join(store.path, prefix)):
-                if _NAME.fullmatch(part + entry) and (loose := _read_loose(store, prefix + entry)):
+                if _NAME.fullmatch(part + entry) and (loose := read_loose(store.path, prefix + entry)):
                     found[prefix + entry] = loose
     return found
 
@@ -187,62 +177,8 @@ def _write_packed(store: Store, refs: Mapping[str, str]) -> None:
 
 
 def _all_packed(store: Store) -> dict[str, str]:
-    with _open_packed(store) as packed:
+    with open_packed(store.path) as packed:
         return {name.decode("ascii", "replace"): oid.decode() for oid, name in _LINE.findall(packed)}
-
-
-@contextlib.contextmanager
-def _open_packed(store: Store) -> Iterator[Packed]:
-    """The bytes of `packed-refs`; none when it is not there, or is not a regular file."""
-    try:
-        fd = open_plain(os.path.join(store.path, "packed-refs"))
-    except (FileNotFoundError, StoreDamaged):
-        yield b""
-        return
-    try:
-        size = os.fstat(fd).st_size
-        if size <= _MAPPED_BYTES:
-            yield os.read(fd, size)
-            return
-        with mmap.mmap(fd, size, prot=mmap.PROT_READ) as mapped:
-            yield mapped
-    finally:
-        os.close(fd)
-
-
-def _section(packed: Packed, prefix: bytes) -> bytes:
-    """The lines whose names begin so, found by halving: the file is sorted by name."""
-    start = _first_line(packed, prefix)
-    return packed[start : _first_line(packed, prefix + b"\xff")]
-
-
-def _first_line(packed: Packed, name: bytes) -> int:
-    """Where the first line begins whose name is not before `name`."""
-    low, high = 0, len(packed)
-    while low < high:
-        begin = packed.rfind(b"\n", 0, (low + high) // 2) + 1
-        while begin > low and packed[begin : begin + 1] == b"^":  # belongs to the line before it; ws writes none
-            begin = packed.rfind(b"\n", 0, begin - 1) + 1
-        end = packed.find(b"\n", begin)
-        end = len(packed) if end < 0 else end
-        if packed[begin : begin + 1] == b"#" or packed[begin + 41 : end] < name:
-            low = end + 1
-        else:
-            high = begin
-    return low
-
-
-def _read_loose(store: Store, name: str) -> str | None:
-    """The id in a file of its own; None when there is none, and when it holds no id."""
-    try:
-        fd = open_plain(os.path.join(store.path, name))
-    except (FileNotFoundError, StoreDamaged):
-        return None
-    try:
-        text = os.read(fd, _REF_BYTES).decode("ascii", "replace").strip()
-    finally:
-        os.close(fd)
-    return text if _ID.fullmatch(text) else None
 
 
 def _listed(directory: str) -> list[str]:

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from ws.toolbox.approval import ALLOW, ALLOW_SESSION, Approval, ApprovalRequest, Decision, deny
     from ws.toolbox.dialects import DIALECTS
     from ws.toolbox.events import Event, EventLog, Events
+    from ws.toolbox.lincona import FsBoundary, PtyManager, approval_guard
     from ws.toolbox.local import LocalBackend, open_local
     from ws.toolbox.policy import CommandPolicy
-    from ws.toolbox.roots import find_root
+    from ws.toolbox.roots import FsMode, find_root
     from ws.toolbox.router import Backend, Router
     from ws.tools.context import Caps, Summary, ToolContext, ToolResult
 
@@ -32,11 +33,15 @@ __all__ = [
     "Event",
     "EventLog",
     "Events",
+    "FsBoundary",
+    "FsMode",
     "LocalBackend",
+    "PtyManager",
     "Router",
     "Summary",
     "ToolContext",
     "ToolResult",
+    "approval_guard",
     "deny",
     "find_root",
     "open_local",
@@ -46,9 +51,10 @@ _MODULES = {
     "ws.toolbox.approval": ("ALLOW", "ALLOW_SESSION", "Approval", "ApprovalRequest", "Decision", "deny"),
     "ws.toolbox.dialects": ("DIALECTS",),
     "ws.toolbox.events": ("Event", "EventLog", "Events"),
+    "ws.toolbox.lincona": ("FsBoundary", "PtyManager", "approval_guard"),
     "ws.toolbox.local": ("LocalBackend", "open_local"),
     "ws.toolbox.policy": ("CommandPolicy",),
-    "ws.toolbox.roots": ("find_root",),
+    "ws.toolbox.roots": ("FsMode", "find_root"),
     "ws.toolbox.router": ("Backend", "Router"),
     "ws.tools.context": ("Caps", "Summary", "ToolContext", "ToolResult"),
 }

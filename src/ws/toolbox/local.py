@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from ws.fs.host import HostFilesystem
 from ws.fs.protocol import WORKSPACE_LIMITS, Filesystem
-from ws.toolbox.roots import find_root
+from ws.toolbox.roots import FsMode, find_root, reachable_paths
 from ws.tools.context import Caps, ToolContext, ToolResult
 from ws.tools.dispatch import run_tool
 from ws.tools.shells import Commands
 from ws.tools.trash import Backups
-
-FsMode = Literal["restricted", "unrestricted"]
 
 
 class LocalBackend:
@@ -41,7 +39,7 @@ def open_local(
     root: str | None,
     backups: Filesystem,
     *,
-    fs_mode: FsMode = "restricted",
+    fs_mode: FsMode | None = None,
     allowed_paths: Sequence[str] = (),
     restricted_paths: Sequence[str] = (),
     home: str | None = None,
@@ -52,12 +50,15 @@ def open_local(
 ) -> LocalBackend:
     """Tools over a directory of this machine, by default the project around the working directory (`find_root`).
 
-    `unrestricted` lets absolute paths lead anywhere. Raises SourceRefused where there is no project.
+    With `fs_mode="restricted"` the default is the working directory itself, whatever git repository is around it.
+    `unrestricted` lets absolute paths lead anywhere. Raises SourceRefused where there is no project, and for `/`;
+    InvalidRequest for an unknown mode.
     """
+    allowed_paths = reachable_paths(fs_mode, allowed_paths)
     filesystem = HostFilesystem(
-        find_root() if root is None else root,
+        find_root(root, git=fs_mode != "restricted"),
         limits=WORKSPACE_LIMITS,
-        allowed_paths=(*allowed_paths, "/") if fs_mode == "unrestricted" else allowed_paths,
+        allowed_paths=allowed_paths,
         restricted_paths=restricted_paths,
         home=home,
         rg=rg,

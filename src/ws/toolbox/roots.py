@@ -1,15 +1,21 @@
-"""Which directory bounds the tools where there is no container to bound them (`--engine none`).
+"""Which directory bounds the tools where there is no container to bound them (`open_local`, `--engine none`).
 
-In this order: what was said; the git repository around the working directory; the working directory. Never
-`/`. Never the home directory, unless that was said: a tool that takes all of it for a project is a mistake
-waiting to happen.
+In this order: the path that the caller names; the git repository around the working directory; the working directory.
+Never `/`. Never the home directory, unless the caller names it.
+
+`fs_mode` says how far tools reach beyond that root, in the words of the lincona contract.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import Literal
 
-from ws.errors import SourceRefused
+from ws.errors import InvalidRequest, SourceRefused
+
+FsMode = Literal["restricted", "unrestricted"]
+FS_MODES: tuple[FsMode, ...] = ("restricted", "unrestricted")
 
 
 def find_root(explicit: str | None = None, *, cwd: str | None = None, git: bool = True) -> str:
@@ -21,7 +27,7 @@ def find_root(explicit: str | None = None, *, cwd: str | None = None, git: bool 
     if explicit is not None:
         return _check_directory(os.path.realpath(os.path.expanduser(explicit)))
     here = os.path.realpath(cwd or os.getcwd())
-    repository = _git_root(here) if git else None
+    repository = git_root(here) if git else None
     root = _check_directory(here if repository is None else repository)
     if root == _home():
         raise SourceRefused(
@@ -31,8 +37,8 @@ def find_root(explicit: str | None = None, *, cwd: str | None = None, git: bool 
     return root
 
 
-def _git_root(directory: str) -> str | None:
-    """The nearest directory upwards that has a `.git`; one that is no project's root does not count."""
+def git_root(directory: str) -> str | None:
+    """The nearest directory upwards that has a `.git`; None where there is none, or it is `/` or the home directory."""
     while True:
         if os.path.exists(os.path.join(directory, ".git")):
             return None if directory in ("/", _home()) else directory
@@ -40,6 +46,16 @@ def _git_root(directory: str) -> str | None:
         if parent == directory:
             return None
         directory = parent
+
+
+def reachable_paths(fs_mode: FsMode | None, allowed_paths: Sequence[str]) -> tuple[str, ...]:
+    """What a mode allows beside the root: in `unrestricted` every absolute path. None is `restricted`.
+
+    Paths that the caller restricts stay so in every mode. Raises InvalidRequest for an unknown mode.
+    """
+    if fs_mode is not None and fs_mode not in FS_MODES:
+        raise InvalidRequest(f"unknown fs_mode {fs_mode!r}", hint=f"use one of {', '.join(FS_MODES)}")
+    return (*allowed_paths, "/") if fs_mode == "unrestricted" else tuple(allowed_paths)
 
 
 def _home() -> str:

@@ -123,16 +123,23 @@ class Commands:
         return _session_result(found, session_id)
 
     def _workdir(self, workdir: str | None) -> str:
-        """The directory to run in: a place below the root, whatever was asked for (CVE-2025-59532)."""
-        stat = self._filesystem.stat(workdir or ".")
-        if not stat.is_directory:
-            raise InvalidRequest(f"{workdir}: is no directory", hint="name a directory of the workspace")
-        return os.path.join(self._filesystem.root, stat.path)
+        return find_workdir(self._filesystem, workdir)
 
     def _find_shell(self) -> str:
         """The user's shell if there is one, else bash, else what every image has."""
         chosen = self._env.get("SHELL", "")
         return next((path for path in (chosen, *_SHELLS) if path and os.access(path, os.X_OK)), "/bin/sh")
+
+
+def find_workdir(filesystem: Filesystem, workdir: str | None) -> str:
+    """The directory to run in: a place below the root, whatever was asked for (CVE-2025-59532).
+
+    Raises FsViolationError, FileNotFoundError, InvalidRequest for what is not a directory.
+    """
+    stat = filesystem.stat(workdir or ".")
+    if not stat.is_directory:
+        raise InvalidRequest(f"{workdir} is not a directory", hint="name a directory of the workspace")
+    return os.path.join(filesystem.root, stat.path)
 
 
 def shell_words(shell: str, line: str) -> list[str]:

@@ -7,7 +7,9 @@ backend: the last section holds it to what the document expects of its own.
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 from tool_bench import BACKENDS, ToolBench, open_bench
 
+from cli_stage import DEADLINE_S, Stage, warm_home
 from workspaces import SharedWorkspaces
 from ws.errors import (
     ApprovalDenied,
@@ -25,6 +28,7 @@ from ws.errors import (
     TextNotFoundError,
     ToolValidationError,
 )
+from ws.layout import EngineName
 from ws.toolbox.approval import ALLOW, Approval, ApprovalRequest, deny
 from ws.toolbox.dialects import open_dialect
 from ws.toolbox.events import Event, Events
@@ -40,6 +44,32 @@ def bench(
     """Its router asks for no approval; `bench.with_router()` has the dialect's own policy."""
     with open_bench(request.param, tmp_path, shared, "agent-q", approval="never") as bench:
         yield bench
+
+
+@pytest.fixture
+def stage_of(
+    shared: Callable[[str], SharedWorkspaces], session_home: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[EngineName], Stage]]:
+    """The command line on an engine, with a WS_HOME of its own."""
+    stages: list[Stage] = []
+
+    def make(engine: EngineName) -> Stage:
+        if engine != "none":
+            shared(engine)  # does it work here?
+        stages.append(Stage(warm_home(tmp_path_factory.mktemp("stage") / "home", session_home), engine))
+        return stages[-1]
+
+    yield make
+    for stage in stages:
+        stage.run("rm", "--all", "--yes")
+
+
+def run_in(cwd: Path, stage: Stage, *words: str) -> tuple[str, str]:
+    """Run ws in a directory: what it printed, and what it said on stderr."""
+    process = stage.start(*words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    out, told = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, (out, told)
+    return out.decode().strip(), told.decode()
 
 
 def test_the_dialect_has_these_tools() -> None:
@@ -70,6 +100,62 @@ class TestProjectRoot:
         for explicit, cwd in (("/", None), (None, "/")):
             with pytest.raises(SourceRefused):
                 find_root(explicit, cwd=cwd)
+
+    @pytest.mark.parametrize("engine", ["podman", "docker", "none"])
+    def test_ws_create_of_a_subdirectory_says_what_it_took_and_how_to_take_the_git_root(
+        self, engine: EngineName, stage_of: Callable[[EngineName], Stage], tmp_path: Path
+    ) -> None:
+        stage = stage_of(engine)
+        repository, plain = tmp_path / "a repo", tmp_path / "plain"
+        (repository / "src").mkdir(parents=True)
+        (repository / "src" / "main.lisp").write_text("")
+        (repository / ".git").mkdir()
+        plain.mkdir()
+        took = f"took {repository}/src alone"
+        for cwd, source, files, noted in (
+            (repository / "src", ".", ["main.lisp"], True),
+            (tmp_path, "a repo/src", ["main.lisp"], True),
+            (repository, ".", ["src"], False),
+            (tmp_path, "plain", [], False),
+        ):
+            name, told = run_in(cwd, stage, "create", source)
+            assert (took in told) == noted, told
+            assert (f"SOURCE '{repository}' takes all of it" in told) == noted
+            assert stage.run("exec", name, "--", "ls").stdout.decode().split() == files
+        (repository / ".git").rmdir()
+        (repository / ".git").write_text("gitdir: elsewhere")  # a worktree
+        assert took in run_in(repository / "src", stage, "run", ".", "--", "true")[1]
+
+    def test_where_no_container_bounds_the_tools_ws_create_takes_the_project(
+        self, stage_of: Callable[[EngineName], Stage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stage = stage_of("none")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        repository, plain = tmp_path / "repo", tmp_path / "plain"
+        (repository / ".git").mkdir(parents=True)
+        (repository / "src").mkdir()
+        (repository / "README").write_text("")
+        plain.mkdir()
+        (plain / "only").write_text("")
+        for cwd, root, files in (
+            (repository / "src", repository, ["README", "src"]),
+            (repository, repository, ["README", "src"]),
+            (plain, plain, ["only"]),
+        ):
+            name, told = run_in(cwd, stage, "create")
+            assert f" {root}: with engine none" in told
+            listed = stage.run("tool", name, "--dialect", "agent-q", "list_directory", "--json").stdout
+            assert [
+                entry["name"] for entry in json.loads(listed)["data"]["entries"] if entry["name"] != ".git"
+            ] == files
+        (tmp_path / ".git").mkdir()
+        for refused in (tmp_path, Path("/")):
+            with pytest.raises(AssertionError, match="source_refused"):
+                run_in(refused, stage, "create", "--json")
+        assert len(stage.names()) == 3
+        other = stage_of("podman")
+        name, told = run_in(repository, other, "create")
+        assert (other.run("exec", name, "--", "ls", "-A").stdout, told) == (b"", "")
 
     def test_the_working_directory_of_the_process_is_not_the_boundary(
         self, bench: ToolBench, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ from ws.cli import execution, session
 from ws.cli.execution import ExecRequest
 from ws.cli.group import CommandVerb, json_option, name_argument
 from ws.cli.interrupts import undisturbed
-from ws.cli.lifecycle import create_options, pairs, request_of, tell_made
+from ws.cli.lifecycle import create_options, pairs, request_of, source_of, tell_made
 from ws.cli.render import ProgressBar
 
 _OWN_STATUS = {"other": "the command's own; 128 + n when signal n ended it"}
@@ -136,6 +136,7 @@ def run_verb(source: str | None, *, command: tuple[str, ...], as_json: bool, **o
         interactive=options.pop("interactive"),
         as_json=as_json,
     )
+    source = source_of(source, options["engine"])
     with session.manager() as manager:
         with ProgressBar("preparing") as bar:
             workspace = manager.create(source, progress=bar, **request_of(options))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +18,7 @@ from ws.cli.main import report
 from ws.cli.render import STATUS_COLOURS, ProgressBar, print_facts, print_json, print_table
 from ws.cli.text import age, escape, say, size
 from ws.errors import InvalidRequest, WorkspaceError
+from ws.toolbox.roots import find_root, git_root
 
 if TYPE_CHECKING:
     from ws.history import Origin
@@ -54,6 +57,19 @@ def create_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def source_of(source: str | None, engine: str | None) -> str | None:
+    """The directory to import: SOURCE; without one the project's root where no container bounds the tools, else none.
+
+    Raises SourceRefused where the project's root would be `/` or the home directory.
+    """
+    if source is not None or (engine or os.environ.get("WS_ENGINE")) != "none":
+        return source
+    root = find_root()
+    kind = "git repository" if git_root(root) == root else "directory"
+    say(f"note: took the {kind} {escape(root)}: with engine none SOURCE defaults to the project around this directory")
+    return root
+
+
 def request_of(options: dict[str, Any]) -> dict[str, Any]:
     """What was given, as `Manager.create` takes it; what was not has the default of `WorkspaceSpec`."""
     # Not `value in (None, (), False)`: 0 equals False, and --cpus 0 must be refused, not passed over.
@@ -89,11 +105,13 @@ def pairs(words: tuple[str, ...]) -> dict[str, str]:
 def create_verb(source: str | None, *, count: int | None, as_json: bool, **options: Any) -> None:
     """Make a workspace from a source directory, or an empty one.
 
-    The source is imported whole: changed, untracked and ignored files, and its .git. It is only read, and nothing that
-    happens in the workspace changes it. Prints the workspace's name. A container that waits in the pool is used (`ws
-    pool --help`); with WS_POOL=N the pool is filled again afterwards, in the background.
+    Without SOURCE it is empty; with --engine none it takes the git repository around the working directory, else the
+    working directory. The source is imported whole: changed, untracked and ignored files, and its .git. It is only
+    read, and nothing that happens in the workspace changes it. Prints the workspace's name. A container that waits in
+    the pool is used (`ws pool --help`); with WS_POOL=N the pool is filled again afterwards, in the background.
     """
     made: list[Workspace] = []
+    source = source_of(source, options["engine"])
     with interrupts.nothing_kept(made), session.manager() as manager, ProgressBar("preparing") as bar:
         request = request_of(options)
         if count is None:
@@ -112,9 +130,13 @@ def create_verb(source: str | None, *, count: int | None, as_json: bool, **optio
 
 
 def tell_made(info: WorkspaceInfo) -> None:
-    """What somebody who made a workspace should know of it."""
+    """Notes on a new workspace, on stderr: no isolation, part of a repository, files that were left out."""
     if info.engine == "none":
         say("note: engine none gives no isolation: commands run on this machine as you")
+    repository = git_root(info.source) if info.source else None
+    if repository is not None and repository != info.source:
+        whole = escape(shlex.quote(repository))
+        say(f"note: took {escape(info.source or '')} alone, a part of a git repository; SOURCE {whole} takes all of it")
     for line in info.skipped:
         say(f"note: left out {escape(line)}")
 

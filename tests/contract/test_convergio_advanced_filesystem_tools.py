@@ -43,13 +43,17 @@ def host_bench(tmp_path: Path, shared: Callable[[str], SharedWorkspaces]) -> Ite
         yield bench
 
 
+STAMP = r"\d{8}T\d{6}\.\d{9}Z"
+
+
 def schema(name: str) -> dict[str, Any]:
     return open_dialect("convergio").tools[name].spec.schema
 
 
-def test_the_dialect_has_the_four_basic_and_the_four_advanced_tools() -> None:
+def test_the_dialect_has_the_four_basic_and_the_four_advanced_tools_and_those_that_take_it_back() -> None:
     assert list(open_dialect("convergio").tools) == [
         "file_read", "file_write", "file_list", "shell_exec", "glob", "grep", "edit", "file_delete",
+        "undo", "redo", "trash_list", "trash_restore",
     ]  # fmt: skip
 
 
@@ -194,9 +198,9 @@ class TestEdit:
     def test_before_any_edit_a_backup_is_made_and_named(self, bench: ToolBench) -> None:
         bench.put({"a.c": "old\n"})
         result = bench.call("edit", path="a.c", old_string="old", new_string="new")
-        kept = bench.kept / f"{result.data['backup']}.bak"
+        kept = bench.kept / result.data["backup"]
         assert kept.read_bytes().endswith(b"old\n")
-        assert re.search(r"a\.c.*/\d{8}T\d{6}\.\d+Z", str(kept)), "the file's name and a timestamp"
+        assert re.fullmatch(rf"a\.c\.{STAMP}\.bak", kept.name), "{filename}.{timestamp}.bak"
         assert bench.root not in kept.parents
 
     def test_it_fails_when_the_string_is_not_unique(self, bench: ToolBench) -> None:
@@ -240,7 +244,7 @@ class TestEdit:
 
 class TestFileDelete:
     def test_its_parameters_and_defaults(self) -> None:
-        assert list(schema("file_delete")["properties"]) == ["path", "permanent"]
+        assert list(schema("file_delete")["properties"]) == ["path", "permanent", "dry_run"]
         assert schema("file_delete")["properties"]["permanent"]["default"] is False
         assert "NOT RECOMMENDED" in schema("file_delete")["properties"]["permanent"]["description"]
 
@@ -248,7 +252,7 @@ class TestFileDelete:
         bench.put({"a.c": "keep me\n"})
         name = bench.call("file_delete", path="a.c").data["trash_name"]
         assert not (bench.root / "a.c").exists()
-        assert (bench.kept / f"{name}.bak").read_bytes().endswith(b"keep me\n")
+        assert (bench.kept / name).read_bytes().endswith(b"keep me\n")
         bench.with_router(dialect="standard").call("undo", path="a.c")
         assert bench.read("a.c") == "keep me\n"
 
@@ -257,9 +261,23 @@ class TestFileDelete:
         for n in range(20):
             bench.put({"a.c": str(n)})
             name = bench.call("file_delete", path="a.c").data["trash_name"]
-            assert re.search(r"\d{8}T\d{6}", name)
+            assert re.fullmatch(rf"{STAMP}_a\.c", name.rpartition("/")[2]), "{timestamp}_{basename}"
+            assert (bench.kept / name).is_file()
             kept.add(name)
         assert len(kept) == 20
+        assert sorted(kept) == sorted(kept, key=lambda name: (bench.kept / name).stat().st_mtime_ns)
+
+    def test_a_directory_in_the_trash_has_the_same_name(self, bench: ToolBench) -> None:
+        bench.put({"d/a.c": "x", "-odd \n name.bak": "y"})
+        trash = bench.with_router(dialect="standard")
+        name = trash.call("delete", path="d", recursive=True).data["trash_name"]
+        assert re.fullmatch(rf"{STAMP}_d", name.rpartition("/")[2])
+        assert (bench.kept / f"{name}.tree" / "a.c").read_text() == "x"
+        odd = bench.call("file_delete", path="-odd \n name.bak").data["trash_name"]
+        assert re.fullmatch(rf"{STAMP}_-odd \n name\.bak", odd.rpartition("/")[2])
+        for path in ("d", "-odd \n name.bak"):
+            bench.call("undo", path=path)
+        assert (bench.read("d/a.c"), bench.read("-odd \n name.bak")) == ("x", "y")
 
     def test_permanent_skips_the_trash(self, bench: ToolBench) -> None:
         bench.put({"a.c": "x"})
@@ -336,6 +354,16 @@ class TestConsequences:
             assert "Prefer it" in text
             assert instead in text
 
+    def test_the_preferences_are_a_text_for_a_system_prompt(self, bench: ToolBench) -> None:
+        text = bench.router.instructions()
+        for line in (
+            "Prefer `glob` over shell `find`",
+            "Prefer `grep` over shell `grep`",
+            "Prefer `edit` over `file_write` for modifications",
+            "Prefer `file_delete` over shell `rm`",
+        ):
+            assert line in text
+
     def test_the_last_50_backups_of_a_file_and_30_days_of_trash_are_kept(self, bench: ToolBench) -> None:
         assert Retention() == Retention(max_per_path=50, max_age_s=30 * 86_400.0)
         bench.put({"a": "0"})
@@ -350,22 +378,24 @@ class TestFutureEnhancements:
     def test_undo_restores_from_backup_and_from_trash(self, bench: ToolBench) -> None:
         bench.put({"a": "1\n"})
         bench.call("edit", path="a", old_string="1", new_string="2")
-        undo = bench.with_router(dialect="standard")
-        undo.call("undo", path="a")
+        bench.call("undo", path="a")
         assert bench.read("a") == "1\n"
-        bench.call("file_delete", path="a")
-        undo.call("undo", path="a")
+        bench.call("redo", path="a")
+        assert bench.read("a") == "2\n"
+        bench.call("undo", path="a")
+        assert "undo" in bench.call("file_delete", path="a").message
+        bench.call("undo", path="a")
         assert bench.read("a") == "1\n"
 
     def test_the_trash_can_be_viewed_restored_from_and_emptied(self, bench: ToolBench) -> None:
         bench.put({"a": "1\n", "b": "2\n"})
         for name in ("a", "b"):
             bench.call("file_delete", path=name)
-        trash = bench.with_router(dialect="standard")
-        entries = trash.call("trash_list").data["entries"]
+        entries = bench.call("trash_list").data["entries"]
         assert [entry["path"] for entry in entries] == ["b", "a"]
-        trash.call("trash_restore", name=entries[1]["name"])
+        bench.call("trash_restore", name=entries[1]["name"])
         assert bench.read("a") == "1\n"
+        trash = bench.with_router(dialect="standard")
         trash.call("trash_purge", older_than_days=0)
         assert trash.call("trash_list").data["entries"] == []
 
@@ -373,7 +403,19 @@ class TestFutureEnhancements:
         bench.put({"a": "1\n"})
         assert "+2" in bench.call("edit", path="a", old_string="1", new_string="2", dry_run=True).output
         assert "+3" in bench.call("file_write", path="a", content="3\n", dry_run=True).output
+        assert "would be moved to the trash" in bench.call("file_delete", path="a", dry_run=True).message
+        assert "for good" in bench.call("file_delete", path="a", permanent=True, dry_run=True).message
         assert bench.read("a") == "1\n"
+        assert bench.call("trash_list").data["entries"] == []
+        bench.call("edit", path="a", old_string="1", new_string="2")
+        assert "would be brought back" in bench.call("undo", path="a", dry_run=True).message
+        assert bench.read("a") == "2\n"
+        bench.call("undo", path="a")
+        assert "would be brought back" in bench.call("redo", path="a", dry_run=True).message
+        assert bench.read("a") == "1\n"
+        standard = bench.with_router(dialect="standard")
+        assert "would be moved" in standard.call("move", source="a", destination="b", dry_run=True).message
+        assert os.listdir(bench.root) == ["a"]
 
 
 def test_the_specs_are_the_documents_json() -> None:

@@ -468,7 +468,7 @@ def test_what_a_killed_writer_left_is_no_record(tmp_path: Path) -> None:
     for old, new in (("first", "second"), ("second", "third")):
         str_replace(context, path="f", old_str=old, new_str=new)
     newest = context.backups.records("f")[0]
-    with open(tmp_path / "kept" / f"{newest.id}.bak", "r+b") as file:
+    with open(tmp_path / "kept" / newest.id, "r+b") as file:
         file.truncate(os.fstat(file.fileno()).st_size - 1)
     assert [record.kind for record in context.backups.records("f")] == ["file", "absent"]
     undo(context, path="f")

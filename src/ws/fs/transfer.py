@@ -7,9 +7,9 @@ where it cannot; between any other two it goes through the protocol, in chunks.
 from __future__ import annotations
 
 import errno
-import os
 
 from ws.fs.host import HostFilesystem
+from ws.fs.kernel import rename_new
 from ws.fs.protocol import Filesystem
 from ws.fs.trees import copy_tree, remove_any
 
@@ -22,7 +22,7 @@ def move_between(source: Filesystem, path: str, target: Filesystem, target_path:
     if isinstance(source, HostFilesystem) and isinstance(target, HostFilesystem):
         with source.pin_for_change(path) as old, target.pin_for_change(target_path) as new:
             try:
-                os.rename(old.name, new.name, src_dir_fd=old.parent, dst_dir_fd=new.parent)
+                rename_new(old.name, old.parent, new.name, new.parent)
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     error.filename, error.filename2 = path, target_path

@@ -91,6 +91,12 @@ class Router:
 
         return specs(self.tools, check_format(form), native=native)
 
+    def instructions(self) -> str:
+        """The preferences of the dialect as a text for a system prompt: which tool to take for what."""
+        from ws.toolbox.instructions import instructions_for
+
+        return instructions_for(self.dialect)
+
     def call(self, name: str, /, **arguments: Any) -> ToolResult:
         """Run a tool of the dialect.
 

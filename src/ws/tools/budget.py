@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ws.errors import InvalidRequest, LimitExceeded
 from ws.fs.protocol import Filesystem
+from ws.tools.record_names import tree_of
 
 
 class Size(NamedTuple):
@@ -44,7 +45,7 @@ class Budget:
     def __init__(
         self, store: Filesystem, most: Size, *, ids: Callable[[], list[str]], forget: Callable[[str], None]
     ) -> None:
-        """`ids` lists the records, `forget` removes one; the last part of an id sorts by age."""
+        """`ids` lists the records, the oldest first; `forget` removes one."""
         self._store, self._most = store, most
         self._ids, self._forget = ids, forget
         self._used: Size | None = None
@@ -71,7 +72,7 @@ class Budget:
         )
 
     def _evict(self, needed: Size) -> None:
-        sizes = {record: self._size(record) for record in sorted(self._ids(), key=lambda each: each.rpartition("/")[2])}
+        sizes = {record: self._size(record) for record in self._ids()}
         self._used = Size(sum(size.size_bytes for size in sizes.values()), sum(size.entries for size in sizes.values()))
         for record, size in sizes.items():
             if self._fits(needed):
@@ -81,7 +82,7 @@ class Budget:
             self._used = Size(self._used.size_bytes - size.size_bytes, self._used.entries - size.entries)
 
     def _size(self, record: str) -> Size:
-        parts = [size_of(self._store, record + suffix) for suffix in (".bak", ".tree")]
+        parts = [size_of(self._store, place) for place in (record, tree_of(record))]
         return Size(sum(part.size_bytes for part in parts), sum(part.entries for part in parts))
 
     def take_removed(self) -> int:

@@ -1,14 +1,14 @@
 """Records of what stood at a path before a change, in a filesystem of their own: one directory for each path.
 
-    <basename>-<crc of the path>/<time>-<token>.bak     a line of JSON, then the bytes of the file
-    <basename>-<crc of the path>/<time>-<token>.tree    the directory that the record with the same name is about
+A record is a file: a line of JSON, then the bytes of the file that it is about. A directory or a large file lies beside
+its record as it was. `record_names` says how both are named.
 
-Times are UTC with nanoseconds and never go back within a directory, so names sort by age; together with the
-token and exclusive creation they cannot collide. A record is true when its `.bak` exists: the tree is moved
-in before it is written, and out of the way after it is gone. One that was in hand as a whole is written in
-place and says how long it is (`exact`); if it is shorter, its writer was killed, and it is none.
+Timestamps never go back within a directory, so records sort by age; a name is claimed by exclusive creation. A record
+is true when it is whole: an empty file is a claim, whose writer is at work or was killed, and what lies beside it is
+moved in before the record is written. One that was in hand as a whole is written in place and says how long it is
+(`exact`); if it is shorter, its writer was killed, and it does not count.
 
-A change of two paths at once, such as a move, has a record under each of them. Both have the same name and say
+A change of two paths at once, such as a move, has a record under each of them. Both have the same timestamp and say
 where the other is (`twin`), so that either path leads to both.
 """
 
@@ -16,19 +16,27 @@ from __future__ import annotations
 
 import os
 import time
-from binascii import crc32
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from ws.errors import NotFound
 from ws.fs.protocol import ByteReader, FileStat, Filesystem
 from ws.tools.budget import Budget, Size, size_of
+from ws.tools.record_names import (
+    BACKUP,
+    age_of,
+    directory_of,
+    nanoseconds,
+    record_name,
+    stamp,
+    stamp_of,
+    tree_of,
+)
 
 Kind = Literal["file", "link", "directory", "absent", "moved"]
 
-_RECORD, _TREE = ".bak", ".tree"
 _MAX_HEADER_BYTES = 64 * 1024
 _SWEEP_EVERY_S = 3600.0
 _AT_A_TIME = 10
@@ -69,7 +77,12 @@ class Backup:
 
     @property
     def is_trash(self) -> bool:
-        return self.reason == "delete" or (self.reason == "redo" and self.again == "delete")
+        return _deletes(self.reason, self.again)
+
+
+def _deletes(reason: str, again: str) -> bool:
+    """Whether a change takes something out of the tree, so that its records are the trash."""
+    return reason == "delete" or (reason == "redo" and again == "delete")
 
 
 class Facts(NamedTuple):
@@ -92,7 +105,6 @@ class Change(NamedTuple):
 
     reason: str
     saved_ns: int
-    name: str
     paths: tuple[str, ...]
     again: str = ""
 
@@ -116,13 +128,12 @@ class Records:
     def begin(self, reason: str, *paths: str, again: str = "") -> Change:
         """A change of one path or of two, younger than every record that they have."""
         saved_ns = time.time_ns()
-        stamp = _stamp(saved_ns)
         for path in paths:
-            names, _ = self._look_up(_key(path))
-            if names and stamp <= names[-1]:
-                saved_ns = _nanoseconds(names[-1]) + 1  # the clock went back
-                stamp = _stamp(saved_ns)
-        return Change(reason, saved_ns, f"{stamp}-{os.urandom(4).hex()}", paths, again)
+            names, _ = self._look_up(directory_of(path))
+            newest = stamp_of(names[-1]) if names else None
+            if newest and stamp(saved_ns) <= newest:
+                saved_ns = nanoseconds(newest) + 1  # the clock went back
+        return Change(reason, saved_ns, paths, again)
 
     def add(
         self,
@@ -141,11 +152,11 @@ class Records:
 
         The oldest records go where the budget needs it. Raises LimitExceeded for what is larger than all of it.
 
-        Commit point: the record's file.
+        Commit point: the record's file is whole.
         """
-        key = _key(path)
+        key = directory_of(path)
         record = Backup(
-            id=f"{key}/{change.name}",
+            id="",  # until its name is claimed
             path=path,
             kind=kind,
             reason=change.reason,
@@ -160,26 +171,60 @@ class Records:
         )
         inside = size_of(out_of, path) if out_of is not None else Size(len(whole) or facts.size_bytes)
         self.budget.make_room(path, Size(inside.size_bytes, inside.entries + 1))
-        if out_of is not None:
-            from ws.fs.transfer import move_between
+        in_hand = content is None and out_of is None
+        first = _header(record, exact=len(whole)) + whole if in_hand else b""
+        record = replace(record, id=f"{key}/{self._claim(key, record, first)}")
+        if not in_hand:
+            try:
+                self._fill(record, content or (), out_of)
+            except BaseException:
+                self._store.delete(record.id)
+                raise
+        self._remember(key, record.id.rpartition("/")[2])
+        return record
 
-            self._store.mkdir(key)
-            move_between(out_of, path, self._store, record.id + _TREE)
-        if content is None:
-            self._store.add(record.id + _RECORD, _header(record, exact=len(whole)) + whole)
-        else:
-            with self._store.open_write(record.id + _RECORD, "create") as out:
+    def _claim(self, key: str, record: Backup, first: bytes) -> str:
+        """Create the file of a record under a name that no other record has; returns the name."""
+        suffix = ""
+        while True:
+            name = record_name(
+                record.path,
+                stamp(record.saved_ns),
+                trash=record.is_trash,
+                limits=self._store.limits,
+                suffix=suffix,
+            )
+            try:
+                self._store.add(f"{key}/{name}", first)
+            except FileExistsError:
+                suffix = os.urandom(4).hex()
+                continue
+            return name
+
+    def _fill(self, record: Backup, content: Iterable[bytes], out_of: Filesystem | None) -> None:
+        """Write a record whose name is claimed, after what it is about has been moved beside it.
+
+        What was moved goes back when the record cannot be written.
+        """
+        from ws.fs.transfer import move_between
+
+        if out_of is not None:
+            move_between(out_of, record.path, self._store, tree_of(record.id))
+        try:
+            with self._store.open_write(record.id, "overwrite") as out:
                 out.write(_header(record))
                 out.write_all(content)
-        self._remember(key, change.name)
-        return record
+        except BaseException:
+            if out_of is not None:
+                move_between(self._store, tree_of(record.id), out_of, record.path)
+            raise
 
     def _look_up(self, key: str) -> tuple[list[str], int]:
         return self._known.get(key) or self._known.setdefault(key, (self._names(key), _TURNS))
 
     def _remember(self, key: str, name: str) -> None:
         names, turns = self._look_up(key)
-        names = [*names, name] if not names or name > names[-1] else sorted({*names, name})
+        names = [*names, name] if not names or age_of(name) > age_of(names[-1]) else sorted({*names, name}, key=age_of)
         names = self._retire(key, names)
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
@@ -192,7 +237,7 @@ class Records:
 
     def of(self, path: str) -> list[Backup]:
         """The records of a path, newest first."""
-        return [record for record in self._loaded(_key(path)) if record.path == path]
+        return [record for record in self._loaded(directory_of(path)) if record.path == path]
 
     def all(self) -> list[Backup]:
         """Every record, newest first."""
@@ -203,7 +248,9 @@ class Records:
         """A record by its id, which a caller may have made up. Raises NotFound."""
         key, _, name = record_id.partition("/")
         known = bool(key and name) and "/" not in name and key not in (".", "..")
-        record = self._load(record_id) if known and name not in (".", "..") else None
+        record = None
+        if known and name not in (".", ".."):
+            record = self._load(record_id) or self._load(record_id + BACKUP)  # as ids were before they were file names
         if record is None:
             raise NotFound(f"no backup {record_id!r}", hint="trash_list shows what there is")
         return record
@@ -212,8 +259,12 @@ class Records:
         """The record of the other path of the same change, as long as it is kept."""
         if not record.twin:
             return None
-        twin = self._load(f"{_key(record.twin)}/{record.id.rpartition('/')[2]}")
-        return twin if twin is not None and twin.path == record.twin else None
+        key, saved = directory_of(record.twin), stamp(record.saved_ns)
+        for name in self._names(key):
+            twin = self._load(f"{key}/{name}") if stamp_of(name) == saved else None
+            if twin is not None and (twin.path, twin.twin) == (record.twin, record.path):
+                return twin
+        return None
 
     def _loaded(self, key: str) -> list[Backup]:
         names = reversed(self._names(key)[-self._retention.max_per_path :])
@@ -223,7 +274,7 @@ class Records:
         from json import loads
 
         try:
-            with self._store.open_read(record_id + _RECORD) as kept:
+            with self._store.open_read(record_id) as kept:
                 header_bytes = _header_size(kept)
                 fields: dict[str, Any] = loads(kept.read(header_bytes))
                 if fields.pop("exact", 0) > kept.size - header_bytes:
@@ -233,35 +284,38 @@ class Records:
         return Backup(id=record_id, **fields)
 
     def _ids(self) -> list[str]:
-        return [f"{key}/{name}" for key in self._keys() for name in self._names(key)]
+        """Every record of the store, the oldest first."""
+        found = [(age_of(name), f"{key}/{name}") for key in self._keys() for name in self._names(key)]
+        return [record_id for _, record_id in sorted(found)]
 
     def _keys(self) -> list[str]:
         return [entry.name for entry in self._store.list() if entry.is_directory]
 
     def _names(self, key: str) -> list[str]:
-        """The records of a directory without their suffix, oldest first."""
+        """The records of a directory, oldest first."""
         try:
             entries = self._store.list(key)
         except FileNotFoundError:
             return []
-        return [entry.name.removesuffix(_RECORD) for entry in entries if _is_record(entry.name)]
+        names = [entry.name for entry in entries if entry.is_file and stamp_of(entry.name)]
+        return sorted(names, key=age_of)
 
     # taking out
 
     def is_aside(self, record: Backup) -> bool:
         """Whether what the record is about lies beside it, as it was."""
-        return self._store.exists(record.id + _TREE)
+        return self._store.exists(tree_of(record.id))
 
     def move_out(self, record: Backup, filesystem: Filesystem, place: str) -> None:
         """Put what lies beside a record where nothing stands. Raises as `Filesystem.move`."""
         from ws.fs.transfer import move_between
 
-        move_between(self._store, record.id + _TREE, filesystem, place)
+        move_between(self._store, tree_of(record.id), filesystem, place)
 
     @contextmanager
     def open(self, record: Backup) -> Iterator[ByteReader]:
         """The bytes of a file that is kept in its record."""
-        with self._store.open_read(record.id + _RECORD) as kept:
+        with self._store.open_read(record.id) as kept:
             kept.seek(_header_size(kept))
             yield kept
 
@@ -270,7 +324,7 @@ class Records:
     def forget(self, record_id: str) -> None:
         """Remove a record and what lies beside it, if it is there."""
         self._known.pop(record_id.partition("/")[0], None)
-        for name in (record_id + _RECORD, record_id + _TREE):
+        for name in (record_id, tree_of(record_id)):
             try:
                 self._store.delete(name, recursive=True)
             except FileNotFoundError:
@@ -278,11 +332,11 @@ class Records:
 
     def purge(self, older_than_s: float, *, only: Callable[[Backup], bool] | None = None) -> int:
         """Forget all that are older than an age, or only some of them; returns how many."""
-        oldest = _stamp(time.time_ns() - int(older_than_s * 1e9))
+        oldest = stamp(time.time_ns() - int(older_than_s * 1e9))
         count = 0
         for key in self._keys():
             for name in self._names(key):
-                if name >= oldest:
+                if age_of(name)[0] >= oldest:
                     continue
                 if only is not None and not ((record := self._load(f"{key}/{name}")) and only(record)):
                     continue
@@ -306,17 +360,6 @@ class Records:
         return names[excess:]
 
 
-def _key(path: str) -> str:
-    base = path.rpartition("/")[2]
-    readable = "".join(char if (char.isalnum() and char.isascii()) or char in "._-" else "_" for char in base)
-    return f"{readable[:40].lstrip('.')}-{crc32(path.encode('utf-8', 'surrogateescape')):08x}"
-
-
-def _is_record(name: str) -> bool:
-    digits = name[0:8] + name[9:15] + name[16:25]
-    return name.endswith(_RECORD) and len(digits) == 23 and digits.isdecimal()
-
-
 def _header(record: Backup, *, exact: int = 0) -> bytes:
     from json import dumps
 
@@ -331,16 +374,3 @@ def _header_size(kept: ByteReader) -> int:
     size = kept.read(_MAX_HEADER_BYTES).find(b"\n") + 1
     kept.seek(0)
     return size
-
-
-def _stamp(nanoseconds: int) -> str:
-    seconds, rest = divmod(nanoseconds, 1_000_000_000)
-    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest:09d}Z"
-
-
-def _nanoseconds(stamp: str) -> int:
-    """The moment of a stamp; by hand, because strptime brings in the regex and locale modules."""
-    from calendar import timegm
-
-    parts = (stamp[0:4], stamp[4:6], stamp[6:8], stamp[9:11], stamp[11:13], stamp[13:15])
-    return timegm(tuple(map(int, parts))) * 1_000_000_000 + int(stamp[16:25])

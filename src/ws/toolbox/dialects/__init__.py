@@ -92,18 +92,27 @@ class DialectTool:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A table of tools. `default_approval` is what its contract asks for where the caller sets no policy."""
+    """A table of tools. `default_approval` is what its contract asks for where the caller sets no policy.
+
+    `instructions` is the text for a system prompt that its contract has, if it has one (`ws.toolbox.instructions`).
+    """
 
     name: str
     tools: Mapping[str, DialectTool] = field(default_factory=dict)
     words: Words = ()
     default_approval: ApprovalPolicy = "never"
+    instructions: str = ""
 
     @classmethod
     def of(
-        cls, name: str, *tools: DialectTool, words: Words = (), default_approval: ApprovalPolicy = "never"
+        cls,
+        name: str,
+        *tools: DialectTool,
+        words: Words = (),
+        default_approval: ApprovalPolicy = "never",
+        instructions: str = "",
     ) -> Dialect:
-        return cls(name, {tool.spec.name: tool for tool in tools}, words, default_approval)
+        return cls(name, {tool.spec.name: tool for tool in tools}, words, default_approval, instructions)
 
     def say(self, text: str) -> str:
         """What a standard tool says, with the names that this dialect has."""

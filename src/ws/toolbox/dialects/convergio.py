@@ -1,18 +1,18 @@
 """The tools of Convergio's advanced filesystem tools (ADR-014): four file tools with backups and a trash
-behind them, and the four older ones beside which they stand.
+behind them, and the four older ones beside which they stand. The document's future enhancements are here too: undo and
+redo, the trash, and dry runs.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ws.toolbox.catalog import DRY_RUN, GREP_MODES, TOOLS, Tool, directory_parameter, path_parameter
+from ws.toolbox.catalog import DRY_RUN, GREP_MODES, TOOLS, WOULD, Tool, directory_parameter, path_parameter
 from ws.toolbox.dialects import (
     NO_ENCODING,
     NO_PAGES,
     NO_RECURSION,
     NO_SESSIONS,
-    NO_UNDO,
     Dialect,
     DialectTool,
     Session,
@@ -61,6 +61,16 @@ def _edit(session: Session, arguments: dict[str, Any]) -> ToolResult:
 def _file_delete(session: Session, arguments: dict[str, Any]) -> ToolResult:
     return session.run("delete", **arguments)
 
+
+INSTRUCTIONS = """\
+- Prefer `glob` over shell `find`.
+- Prefer `grep` over shell `grep`.
+- Prefer `edit` over `file_write` for modifications.
+- Prefer `file_delete` over shell `rm`.
+- `undo` takes back the last change to a path, also a deletion; `redo` does it again.
+- `trash_list` shows what was deleted, `trash_restore` brings it back.
+- With `dry_run`, `edit`, `file_write`, `file_delete`, `undo` and `redo` say what they would do and change nothing."""
+"""The document's additions to the system prompt, and a line on each thing that it lists as future."""
 
 DIALECT = Dialect.of(
     "convergio",
@@ -170,21 +180,24 @@ DIALECT = Dialect.of(
     DialectTool(
         Tool(
             "file_delete",
-            "Safely delete a file: it goes to the trash. Prefer it over shell rm.",
+            "Safely delete a file: it goes to the trash, and undo or trash_restore bring it back. Prefer it over "
+            "shell rm.",
             (
                 path_parameter("File to delete"),
                 Parameter("permanent", "boolean", "Skip the trash. NOT RECOMMENDED.", False),
+                WOULD,
             ),
             "dangerous",
         ),
         _file_delete,
     ),
+    *(as_is(TOOLS[name]) for name in ("undo", "redo", "trash_list", "trash_restore")),
+    instructions=INSTRUCTIONS,
     words=(
         *NO_ENCODING,
         *NO_PAGES,
         *NO_RECURSION,
         *NO_SESSIONS,
-        *NO_UNDO,
         (r"`view_range` is \[(-?\d+), (-?\d+)\]", r"`start_line` is \1 and `end_line` \2"),
         (r"`old_str`", "`old_string`"),
         (r"`new_str`", "`new_string`"),

@@ -135,6 +135,11 @@ DIALECT = Dialect.of(
         ),
         _filesystem,
     ),
+    instructions=(
+        "Use `filesystem` for everything that is done to files: `operation` is one of "
+        + ", ".join(f"`{name}`" for name in OPERATIONS)
+        + ", `arguments` an object. It runs no command and asks nothing about the system."
+    ),
     words=(
         *NO_ENCODING,
         *NO_SESSIONS,

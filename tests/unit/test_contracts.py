@@ -65,4 +65,5 @@ def test_the_table_goes_through_the_documents() -> None:
     documents = {name for section in sections().values() for name in re.findall(r"`([\w-]+\.md)`", section)}
     assert documents >= {
         "agent-q-file-system-tools.md", "lincona-tooling-core.md", "forge-agent-filesystem-contract.md",
+        "weakincentives-filesystem-protocol.md", "convergio-advanced-filesystem-tools.md",
     }  # fmt: skip

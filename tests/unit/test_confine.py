@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -312,3 +313,27 @@ def test_a_root_that_is_no_directory_is_refused(tmp_path: Path) -> None:
         HostFilesystem(str(tmp_path / "f"))
     with pytest.raises(FileNotFoundError):
         HostFilesystem(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("kind", ["memory", "host"])
+def test_a_restricted_path_has_its_own_reason_and_hint_and_one_outside_another(kind: str, tmp_path: Path) -> None:
+    rules = {"limits": WORKSPACE_LIMITS, "restricted_paths": ["private"], "allowed_paths": ["private/shared", "/"]}
+    outside_refused = {**rules, "allowed_paths": ["private/shared"]}
+    for given in (rules, outside_refused):
+        files: Filesystem = (
+            MemoryFilesystem(**given) if kind == "memory" else HostFilesystem(str(tmp_path), **given)  # type: ignore[arg-type]
+        )
+        files.write("private/shared/note", "n", mode="overwrite")
+        for path in ("private/key", f"{files.root}/private/key", "private/no/dir/x"):
+            for operation in (files.read, files.stat, partial(files.write, content="x"), files.mkdir):
+                with pytest.raises(FsViolationError, match="the path is restricted: it leads into") as caught:
+                    operation(path)  # type: ignore[operator]
+                assert (
+                    caught.value.hint
+                    == "the path lies inside the root, but is restricted by configuration; use another path"
+                )
+        assert [entry.name for entry in files.list("private/shared")] == ["note"]
+        assert not any(match.path.startswith("private/no") for match in files.glob("**"))
+    with pytest.raises(FsViolationError, match="path outside project root") as outside:
+        files.read("../x")
+    assert outside.value.hint == "use a path inside the root"

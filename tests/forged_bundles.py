@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
@@ -76,6 +77,7 @@ def repacked(data: bytes, change: Callable[[list[tuple[int, bytes]]], list[bytes
     return data[:start] + body + hashlib.sha1(body).digest()
 
 
+@functools.lru_cache(maxsize=1000)
 def plain(kind: int, content: bytes) -> bytes:
     return entry_header(kind, len(content)) + zlib.compress(content)
 

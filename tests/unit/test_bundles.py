@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -260,3 +261,66 @@ def test_a_tree_that_would_fill_the_disk_is_refused(forger: Forger, tmp_path: Pa
     data = forger.bundle(forger.tree(record, items))
     refused(tmp_path, data, "more than 17,179,869,184 bytes")
     refused(tmp_path, data, "there is room for", limits=ImportLimits(bytes=1 << 50))
+
+
+def test_nothing_that_a_bundle_asks_for_is_taken_unasked(forger: Forger, tmp_path: Path) -> None:
+    forger.manifest["options"] |= {"network": "bridge", "env": {"LD_PRELOAD": "/x\x1b[2J"}, "pids": 99999, "new": [1]}
+    forger.manifest["options"] |= {"read_write_root": True, "runtime": "runsc"}
+    forger.manifest["exclude"] = ["*.log"]
+    (tmp_path / "f").write_bytes(forger.bundle(forger.tree()))
+    with elsewhere(tmp_path) as there:
+        for trust in (False, True):
+            told: list[Any] = []
+            made = there.import_bundle(tmp_path / "f", name="n", trust_spec=trust, report=told.append)
+            record = made.record()
+            changes = {change.field: (change.asked, change.used) for change in told[0].changes}
+            assert {
+                "network",
+                "env",
+                "pids",
+                "memory_bytes",
+                "cpus",
+                "read_write_root",
+                "exclude",
+                "new",
+            } <= changes.keys()
+            assert record.options.env == ({"LD_PRELOAD": "/x\x1b[2J"} if trust else {})
+            assert (record.options.network, record.options.pids) == (("bridge", 99999) if trust else ("none", 512))
+            assert (record.options.read_write_root, record.exclude) == ((True, ("*.log",)) if trust else (False, ()))
+            assert changes["network"] == ("bridge", "bridge" if trust else "none")
+            made.remove()
+
+
+def test_a_runtime_that_is_a_path_is_never_taken(forger: Forger, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(forger.bundle(forger.tree()))  # /tmp/evil
+    with elsewhere(tmp_path) as there:
+        with pytest.raises(BundleRefused, match="not a name"):
+            there.import_bundle(tmp_path / "f", trust_spec=True)
+        assert left_in(there.home) == []
+
+
+def test_no_message_of_an_import_carries_escape_sequences(forger: Forger, tmp_path: Path) -> None:
+    forger.manifest["options"] |= {"env": {"A\x1b]0;x\x07": "\x1b[2J\u202e"}}
+    name = b"\x1b[31m\n"
+    record = b". d755 1000:1000 0 -\n%s f644 . 0 9\n" % meta.quote(name)
+    good = forger.bundle(forger.tree())
+    (tmp_path / "good\x1b[2J").write_bytes(good)
+    other = tmp_path / "other"
+    other.mkdir()
+    bad = Forger(other)
+    (tmp_path / "bad\x1b[2J").write_bytes(bad.bundle(bad.tree(record, [file_item(bad, name)])))
+    env = {**os.environ, "WS_HOME": str(tmp_path / "cli"), "WS_ENGINE": "none"}
+    for words in (
+        ["good\x1b[2J"],
+        ["bad\x1b[2J"],
+        ["none\x1b[2J"],
+        ["good\x1b[2J", "--name", "\x1b[2J"],
+        ["bad\x1b[2J", "--json"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "ws", "import", *words], cwd=tmp_path, env=env, capture_output=True, check=False
+        )
+        assert b"\x1b" not in done.stdout + done.stderr, words
+        assert b"\x07" not in done.stdout + done.stderr, words
+        assert b"defect" not in done.stderr, done.stderr
+    subprocess.run([sys.executable, "-m", "ws", "rm", "--all", "--yes"], env=env, capture_output=True, check=True)

@@ -35,6 +35,7 @@ import dataclasses
 import json
 import os
 import stat
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -193,9 +194,11 @@ _ANOTHER = "set WS_HOME to a directory of its own"
 def open_home(root: str | None = None) -> Home:
     """The state directory, made on first use, 0700 because a setuid file made in a container lies in it.
 
-    Raises StateUnusable when it is not ours, not private, not writable, holds something else, or has a newer format.
+    Raises StateUnusable when it is not ours, not private, not writable, holds something else, or has a newer format,
+    and when the clock is past what Python can read.
     Commit point of the first use: the rename of `format`.
     """
+    _check_clock()
     home = Home(os.path.abspath(root or default_home()))
     try:
         found = home_format.read_format(home.root, _PARTS)
@@ -228,6 +231,14 @@ def _check_unused(home: Home) -> None:
         raise StateUnusable(f"{home.root} is not empty and no WS_HOME: it holds {min(strange)!r}", hint=_ANOTHER)
     if look.st_mode & stat.S_IWOTH:
         raise StateUnusable(f"{home.root} is open to everybody", hint=_ANOTHER)
+
+
+def _check_clock() -> None:
+    """Python keeps the time in nanoseconds, in 64 bits: from the year 2262 on, every question for it is refused."""
+    try:
+        time.time()
+    except OverflowError:
+        raise StateUnusable("the clock of this machine is past the year 2262", hint="set the clock") from None
 
 
 def _check_owner(home: Home, look: os.stat_result) -> None:

@@ -56,12 +56,17 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _fill_standard_descriptors() -> None:
-    """A caller may have closed some of 0, 1 and 2; then a socket of ours would be taken for one of them."""
-    for fd in (0, 1, 2):
+    """A caller may have closed some of 0, 1 and 2; then a socket of ours would be taken for one of them.
+
+    Python has None for a stream whose descriptor was closed, and what writes bytes to it would fail.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, mode, closefd=False))  # noqa: SIM115  for as long as the process lives
 
 
 def _keep_owners_rights() -> None:

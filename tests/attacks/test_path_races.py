@@ -19,18 +19,27 @@ from pathlib import Path
 import pytest
 from swapping import CANARY, Arena, arena, exchange, exchanging, rounds, turns
 
-from ws.errors import FsViolationError
+from ws.errors import FsViolationError, NotFound
 from ws.fs.host import HostFilesystem
 from ws.fs.memory import MemoryFilesystem
 from ws.fs.protocol import WORKSPACE_LIMITS
 from ws.tools.context import ToolContext, ToolResult
-from ws.tools.managing import delete, mkdir, move, trash_restore, undo
+from ws.tools.managing import delete, mkdir, move, redo, trash_restore, undo
 from ws.tools.reading import file_info, list_dir, read_file, tree
 from ws.tools.searching import glob, grep
 from ws.tools.trash import Backups
 from ws.tools.writing import write_file
 
 Round = Callable[[ToolContext, int], ToolResult]
+
+
+def undo_or_redo(context: ToolContext) -> ToolResult:
+    """Undo goes back one change at a time: where there is nothing more to undo, what was undone is done again."""
+    try:
+        return undo(context, path="dir/file")
+    except NotFound:
+        return redo(context, path="dir/file")
+
 
 ROUNDS: dict[str, tuple[int, Round]] = {
     "read_file": (24_000, lambda c, n: read_file(c, path="dir/file")),
@@ -47,7 +56,7 @@ ROUNDS: dict[str, tuple[int, Round]] = {
     "move": (3_000, lambda c, n: move(c, source="dir/file", destination="dir/sub/moved", overwrite=True)),
     "delete": (2_500, lambda c, n: delete(c, path="dir/sub", recursive=True)),
     "delete for good": (2_500, lambda c, n: delete(c, path="dir/sub", recursive=True, permanent=True)),
-    "undo": (1_500, lambda c, n: undo(c, path="dir/file")),
+    "undo": (1_500, lambda c, n: undo_or_redo(c)),
     "trash_restore": (1_500, lambda c, n: restore_file(c)),
 }
 

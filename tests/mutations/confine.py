@@ -39,7 +39,7 @@ MUTATIONS = [
     Mutation(
         "the walk goes above the root",
         _FILE,
-        '                if not real:\n                    raise self.rules.violation(path, "it leads out")\n                real.pop()\n',
+        "                if not real:\n                    raise self.rules.violation(path, OUTSIDE)\n                real.pop()\n",
         '                if not real:\n                    held.append(os.open("..", DIRECTORY, dir_fd=held[-1]))\n                    continue\n                real.pop()\n',
         _PROMISE,
         (f"{_STAY}::test_the_walk_does_not_go_above_the_root",),

@@ -9,13 +9,14 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ws.errors import FsViolationError, InvalidRequest
 from ws.fs.host import HostFilesystem
 from ws.fs.memory import MemoryFilesystem
-from ws.fs.protocol import WORKSPACE_LIMITS, Filesystem
+from ws.fs.protocol import WORKSPACE_LIMITS, Filesystem, Limits
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -249,6 +250,31 @@ def test_memory_keeps_the_same_rules() -> None:
     assert [match.path for match in fs.glob("**/doc")] == ["secret/public/doc"]
     with pytest.raises(FsViolationError):
         fs.delete("secret", recursive=True)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize("kind", ["memory", "host"])
+def test_what_is_restricted_is_neither_copied_nor_removed(kind: str, follow: bool, tmp_path: Path) -> None:
+    rules: dict[str, Any] = {"limits": Limits(follow_links=follow), "restricted_paths": ["d/secret"]}
+    fs = MemoryFilesystem(**rules) if kind == "memory" else HostFilesystem(str(tmp_path), **rules)
+    if kind == "host":
+        (tmp_path / "d" / "secret").mkdir(parents=True)
+        (tmp_path / "d" / "secret" / "key").write_text("key")
+    fs.write("d/f", "x")
+    fs.make_link("l", "d/secret")
+    for source, target in (("d", "e"), ("d/secret", "e"), ("d/secret/key", "e"), ("l/key", "e"), ("d/f", "d/secret/f")):
+        with pytest.raises(FsViolationError):
+            fs.copy(source, target)
+    for path in ("d/secret/key", "l/key"):
+        with pytest.raises(FsViolationError):
+            fs.unlink(path)
+    for path in ("d", "d/secret"):
+        with pytest.raises(FsViolationError):
+            fs.rmdir(path)
+    assert [entry.name for entry in fs.list()] == ["d", "l"]
+    if kind == "host":
+        assert (tmp_path / "d" / "secret" / "key").read_text() == "key"
+        assert sorted(os.listdir(tmp_path)) == ["d", "l"]
 
 
 # old kernels and old seccomp filters

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 import pytest
 from tool_contexts import BACKENDS, make_context
 
-from ws.errors import LimitExceeded
+from ws.errors import LimitExceeded, NotFound
 from ws.tools.budget import Size, size_of
 from ws.tools.context import ToolContext
 from ws.tools.dispatch import run_tool
@@ -83,3 +85,51 @@ def test_another_process_finds_what_was_kept_before(backend: str, tmp_path: Path
         context.filesystem.write(f"{number}", "x" * 1_000)
         run_tool(context, "delete", {"path": f"{number}"})
     assert kept(context).size_bytes < 10_000
+
+
+@pytest.mark.parametrize("tool", ["str_replace", "insert", "write_file", "apply_patch"])
+def test_a_file_larger_than_the_budget_is_edited_without_a_backup_and_the_result_says_so(
+    backend: str, tmp_path: Path, tool: str
+) -> None:
+    context = make_context(backend, tmp_path, retention=Retention(max_bytes=10_000))
+    context.filesystem.write("large", "first\n")
+    run_tool(context, "write_file", {"path": "large", "content": "one\n" + "x\n" * 20_000, "mode": "overwrite"})
+    params = {
+        "str_replace": {"path": "large", "old_str": "one", "new_str": "two"},
+        "insert": {"path": "large", "line": 0, "text": "two"},
+        "write_file": {"path": "large", "content": "two\n", "mode": "overwrite"},
+        "apply_patch": {"patch": "*** Begin Patch\n*** Update File: large\n@@\n-one\n+two\n*** End Patch\n"},
+    }[tool]
+    result = run_tool(context, tool, params)
+    assert context.filesystem.read_bytes("large").startswith(b"two\n")
+    assert result.data["not_kept"] == ["large"]
+    assert "no backup of large was kept" in result.message
+    with pytest.raises(NotFound) as refused:  # not the content of two changes ago
+        run_tool(context, "undo", {"path": "large"})
+    assert "snapshot" in (refused.value.hint or "")
+    assert context.filesystem.read_bytes("large").startswith(b"two\n")
+    context.filesystem.write("small", "1")
+    assert "not_kept" not in run_tool(context, "str_replace", {"path": "small", "old_str": "1", "new_str": "2"}).data
+
+
+def test_a_deep_tree_does_not_evade_the_budget(backend: str, tmp_path: Path) -> None:
+    if backend == "memory":
+        pytest.skip("a filesystem in memory has nothing below the paths that it takes")
+    context = make_context(backend, tmp_path, retention=Retention(max_bytes=10_000))
+    context.filesystem.mkdir("deep")
+    place = os.open(context.filesystem.root, os.O_RDONLY)
+    for name in ["deep", *["d"] * 400]:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=place)
+        below = os.open(name, os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = below
+    fd = os.open("hidden", os.O_CREAT | os.O_WRONLY, dir_fd=place)
+    os.write(fd, b"x" * 50_000)
+    os.close(fd)
+    os.close(place)
+    with pytest.raises(LimitExceeded, match="too large"):
+        run_tool(context, "delete", {"path": "deep", "recursive": True})
+    assert context.filesystem.exists("deep")
+    run_tool(context, "delete", {"path": "deep", "recursive": True, "permanent": True})
+    assert not context.filesystem.exists("deep")

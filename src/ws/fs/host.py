@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from ws.errors import InvalidRequest
+from ws.fs import sizes
 from ws.fs.confine import Confinement, check_regular
 from ws.fs.globs import (
     check_pattern,
@@ -309,6 +310,11 @@ class HostFilesystem(HostChanges, Convenience):
         inside = ordered_files(top, hidden=self._hidden(query.path))
         chosen = (prefix + name for name in inside if accepts is None or accepts(name))
         return search_files(query, chosen, self.open_read, limit)
+
+    def measure(self, path: str, most_bytes: int, most_entries: int) -> tuple[int, int]:
+        """Bytes and entries of a tree of any depth, counted up to a bound (`sizes`)."""
+        with self._confinement.parent(path) as pinned:
+            return sizes.measure(pinned.parent, pinned.name, most_bytes, most_entries)
 
     def _shown(self, path: str, place: Place | None = None) -> str:
         """The path as results carry it. A `..` on the way is resolved by the kernel, not by its spelling."""

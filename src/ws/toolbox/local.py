@@ -12,7 +12,7 @@ from ws.toolbox.roots import FsMode, find_root, reachable_paths
 from ws.tools.context import Caps, ToolContext, ToolResult
 from ws.tools.dispatch import run_tool
 from ws.tools.shells import Commands
-from ws.tools.trash import Backups
+from ws.tools.trash import Backups, Retention
 
 
 class LocalBackend:
@@ -47,12 +47,13 @@ def open_local(
     caps: Caps | None = None,
     rg: Sequence[str] | None = None,
     commands: bool = True,
+    retention: Retention | None = None,
 ) -> LocalBackend:
     """Tools over a directory of this machine, by default the project around the working directory (`find_root`).
 
     With `fs_mode="restricted"` the default is the working directory itself, whatever git repository is around it.
-    `unrestricted` lets absolute paths lead anywhere. Raises SourceRefused where there is no project, and for `/`;
-    InvalidRequest for an unknown mode.
+    `unrestricted` lets absolute paths lead anywhere; `retention` says how much is kept for `undo`.
+    Raises SourceRefused where there is no project, and for `/`; InvalidRequest for an unknown mode.
     """
     allowed_paths = reachable_paths(fs_mode, allowed_paths)
     filesystem = HostFilesystem(
@@ -64,6 +65,6 @@ def open_local(
         rg=rg,
     )
     caps = caps or Caps()
-    context = ToolContext(filesystem, Backups(filesystem, backups), caps)
+    context = ToolContext(filesystem, Backups(filesystem, backups, retention=retention), caps)
     runner = Commands(filesystem, env=os.environ if env is None else env, caps=caps) if commands else None
     return LocalBackend(context, runner)

@@ -7,11 +7,18 @@ other processes and other sets of rules write to the same store.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from ws.errors import InvalidRequest, LimitExceeded
 from ws.fs.protocol import Filesystem
 from ws.tools.record_names import tree_of
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A filesystem that counts a tree itself, also what lies deeper than a path may name."""
+
+    def measure(self, path: str, most_bytes: int, most_entries: int) -> tuple[int, int]: ...
 
 
 class Size(NamedTuple):
@@ -21,11 +28,24 @@ class Size(NamedTuple):
     entries: int = 0
 
 
-def size_of(filesystem: Filesystem, path: str) -> Size:
-    """What a path and all below it take; links are not followed."""
+UNKNOWN = Size(1 << 62, 1 << 62)
+"""Of a tree that cannot be counted: it has directories that may not be read."""
+
+
+def size_of(filesystem: Filesystem, path: str, most: Size = UNKNOWN) -> Size:
+    """What a path and all below it take; links are not followed. Stops counting beyond `most`."""
+    if isinstance(filesystem, Measurable) and path != ".":
+        try:
+            return Size(*filesystem.measure(path, *most))
+        except (FileNotFoundError, NotADirectoryError):
+            return Size()
+        except (OSError, ValueError, InvalidRequest):
+            return UNKNOWN
     size_bytes = entries = 0
     pending = [path]
     while pending:
+        if size_bytes > most.size_bytes or entries > most.entries:
+            break
         place = pending.pop()
         try:
             status = filesystem.stat(place, follow_symlinks=False)
@@ -34,8 +54,10 @@ def size_of(filesystem: Filesystem, path: str) -> Size:
                 pending += [entry.path for entry in filesystem.list(place)]
             elif status.is_file:
                 size_bytes += status.size_bytes
-        except (FileNotFoundError, NotADirectoryError, PermissionError, InvalidRequest):
-            continue  # gone meanwhile, not to be looked into, or deeper than a path may be
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # gone meanwhile
+        except (OSError, ValueError, InvalidRequest):
+            return UNKNOWN
     return Size(size_bytes, entries)
 
 
@@ -54,10 +76,12 @@ class Budget:
     def make_room(self, path: str, needed: Size) -> None:
         """Remove the oldest records until one of this size fits. Raises LimitExceeded when it never would."""
         if needed.size_bytes > self._most.size_bytes or needed.entries > self._most.entries:
+            limits = f"the most are {self._most.size_bytes:,} bytes and {self._most.entries:,} entries"
             raise LimitExceeded(
-                f"{path!r} is too large to be kept: {needed.size_bytes:,} bytes in {needed.entries:,} entries, where "
-                f"{self._most.size_bytes:,} bytes and {self._most.entries:,} entries are the most",
-                hint="delete it with permanent=true; there will be no way back",
+                f"{path!r} cannot be kept: not all of it can be read; {limits}"
+                if needed.size_bytes >= UNKNOWN.size_bytes
+                else f"{path!r} is too large to be kept; {limits}",
+                hint="delete it with permanent=true, after a snapshot of the workspace if you may want it back",
             )
         if self._used is None or not self._fits(needed):
             self._evict(needed)
@@ -82,7 +106,7 @@ class Budget:
             self._used = Size(self._used.size_bytes - size.size_bytes, self._used.entries - size.entries)
 
     def _size(self, record: str) -> Size:
-        parts = [size_of(self._store, place) for place in (record, tree_of(record))]
+        parts = [size_of(self._store, place, self._most) for place in (record, tree_of(record))]
         return Size(sum(part.size_bytes for part in parts), sum(part.entries for part in parts))
 
     def take_removed(self) -> int:

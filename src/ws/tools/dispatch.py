@@ -56,8 +56,18 @@ def run_tool(
     module = import_module(f"ws.tools.{HOMES[tool]}")
     function: Callable[..., ToolResult] = getattr(module, tool)
     result = function(context, **params)
-    removed = context.backups.take_removed()
+    removed, unkept = context.backups.take_removed(), context.backups.take_unkept()
+    if unkept:
+        result = _with_unkept(result, [context.shown(place) for place in unkept])
     return _with_removed(result, removed) if removed else result
+
+
+def _with_unkept(result: ToolResult, paths: list[str]) -> ToolResult:
+    """Say that a change was made without a backup: a refusal would keep a large file from being edited at all."""
+    from dataclasses import replace
+
+    note = f"no backup of {', '.join(paths)} was kept, too large: undo cannot bring it back, a snapshot from before can"
+    return replace(result, message=f"{result.message}; {note}", data={**result.data, "not_kept": paths})
 
 
 def _with_removed(result: ToolResult, removed: int) -> ToolResult:

@@ -131,7 +131,8 @@ class _Edit:
         backup = None
         if not dry_run:
             context.committing()
-            backup = context.backups.keep(self._place, self._before).id
+            kept = context.backups.keep(self._place, self._before)
+            backup = None if kept.kind == "unkept" else kept.id
             context.filesystem.write_bytes(self._place, after, mode="overwrite")
         output, truncated = cap_text(diff, context.caps)
         return ToolResult(

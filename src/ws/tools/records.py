@@ -35,7 +35,7 @@ from ws.tools.record_names import (
     tree_of,
 )
 
-Kind = Literal["file", "link", "directory", "absent", "moved"]
+Kind = Literal["file", "link", "directory", "absent", "moved", "unkept"]
 
 _MAX_HEADER_BYTES = 64 * 1024
 _SWEEP_EVERY_S = 3600.0
@@ -169,7 +169,8 @@ class Records:
             twin=change.twin(path),
             again=change.again,
         )
-        inside = size_of(out_of, path) if out_of is not None else Size(len(whole) or facts.size_bytes)
+        most = Size(self._retention.max_bytes, self._retention.max_entries)
+        inside = size_of(out_of, path, most) if out_of is not None else Size(len(whole) or facts.size_bytes)
         self.budget.make_room(path, Size(inside.size_bytes, inside.entries + 1))
         in_hand = content is None and out_of is None
         first = _header(record, exact=len(whole)) + whole if in_hand else b""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from binascii import crc32
 from collections.abc import Iterator
 
-from ws.errors import FsViolationError, InvalidRequest, NotFound
+from ws.errors import FsViolationError, InvalidRequest, LimitExceeded, NotFound
 from ws.fs.protocol import FileStat, Filesystem, WholeFile
 from ws.tools.records import Backup, Change, Facts, Kind, Records, Retention
 
@@ -33,6 +33,12 @@ class Backups:
         self._filesystem = filesystem
         self.retention = retention or Retention()
         self._records = Records(store, self.retention)
+        self._unkept: list[str] = []
+
+    def take_unkept(self) -> list[str]:
+        """The paths that were changed since the last time without a backup, because one would be too large."""
+        unkept, self._unkept = self._unkept, []
+        return unkept
 
     def take_removed(self) -> int:
         """How many of the oldest records went since the last time, because the budget was used up."""
@@ -44,7 +50,11 @@ class Backups:
         """What `save` does, for a file that the caller has just read."""
         place = self._filesystem.resolve(path)
         facts = Facts(len(found.content), found.mode, found.modified_ns)
-        return self._records.add(self._records.begin(reason, place), place, "file", facts=facts, whole=found.content)
+        change = self._records.begin(reason, place)
+        try:
+            return self._records.add(change, place, "file", facts=facts, whole=found.content)
+        except LimitExceeded:
+            return self._note_unkept(change, place)
 
     def save(self, path: str, *, reason: str = "edit", follow_symlinks: bool = True) -> Backup:
         """Keep what a file holds, or that there is none, before it is written. Raises IsADirectoryError.
@@ -68,7 +78,17 @@ class Backups:
 
     def _save(self, change: Change, place: str) -> Backup:
         now = self._present(place)
-        return self._records.add(change, place, "absent") if now is None else self._copy(change, place, now)
+        if now is None:
+            return self._records.add(change, place, "absent")
+        try:
+            return self._copy(change, place, now)
+        except LimitExceeded:
+            return self._note_unkept(change, place)
+
+    def _note_unkept(self, change: Change, place: str) -> Backup:
+        """Remember that a change was made without a backup: `undo` must not go past it to an older one."""
+        self._unkept.append(place)
+        return self._records.add(change, place, "unkept")
 
     def _copy(self, change: Change, place: str, status: FileStat) -> Backup:
         if status.is_symlink:
@@ -223,6 +243,7 @@ class Backups:
         used = (record,) if twin is None else (record, twin)
         for one in used:
             self._check(one)
+            _check_kept(one)
         if dry_run:
             return used
         again = record.again or record.reason
@@ -244,6 +265,7 @@ class Backups:
     def restore(self, record_id: str, *, destination: str | None = None, overwrite: bool = False) -> Backup:
         """Bring back a record by its id, to where it was or elsewhere. Raises NotFound, FileExistsError."""
         record = self._find(record_id)
+        _check_kept(record)
         path = record.path if destination is None else destination
         place = self._filesystem.resolve(path, follow_symlinks=False)
         if record.kind != "absent" and not overwrite and self._present(place) is not None:
@@ -315,6 +337,14 @@ class Backups:
                     done = "deleted" if record.kind == "directory" else "moved"
                     return f"its directory {ancestor!r} was {done}; undo that"
         return "only what a tool changed can be undone"
+
+
+def _check_kept(record: Backup) -> None:
+    if record.kind == "unkept":
+        raise NotFound(
+            f"no backup of {record.path!r}: it was too large to be kept before its last change",
+            hint="a snapshot of the workspace from before the change has it",
+        )
 
 
 def _ancestors(path: str) -> Iterator[str]:

@@ -37,7 +37,7 @@ from ws.layout import Home, Ids, boot_id
 from ws.record_fields import construct, is_component
 from ws.record_files import damaged, read_json
 from ws.record_types import RULES, Count, TreeId
-from ws.removing import remove_tree
+from ws.staged import staged_directory
 from ws.store.checkout import host_layer, materialise
 from ws.store.copying import finish_copy
 from ws.store.gathering import Owners
@@ -148,22 +148,12 @@ def _within(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-@contextlib.contextmanager
-def _staged(home: Home) -> Iterator[str]:
-    staging = home.staging()
-    os.mkdir(staging, 0o700)
-    try:
-        yield staging
-    finally:
-        remove_tree(staging)
-
-
 _empty: dict[tuple[str, Ids], str] = {}  # the keys of empty bases that this process has seen
 
 
 def _import_nothing(home: Home, ids: Ids) -> Base:
     """The empty base: one directory, of no particular time, so that it is always the same one."""
-    with _staged(home) as staging, Store(home.store) as store, store.writing() as writer:
+    with staged_directory(home) as staging, Store(home.store) as store, store.writing() as writer:
         source = os.path.join(staging, "empty")
         os.mkdir(source)
         os.chmod(source, 0o755)
@@ -181,7 +171,7 @@ def _import(home: Home, source: str, ids: Ids, exclude: tuple[str, ...], progres
     earlier = _earlier_base(home, cache)
     if cache and earlier and _unchanged(source, cache, earlier):
         return earlier
-    with _staged(home) as staging, Store(home.store) as store, store.writing() as writer:
+    with staged_directory(home) as staging, Store(home.store) as store, store.writing() as writer:
         scan, data = _read_until_still(
             store, writer, source, staging, ids, exclude, cache if earlier else None, earlier, progress
         )
@@ -413,7 +403,7 @@ def staged_base(
     Raises StoreDamaged. Commit point: as in `import_source`.
     """
     tree = key.split("-")[0]
-    with _staged(home) as staging:
+    with staged_directory(home) as staging:
         os.mkdir(os.path.join(staging, "0"), 0o700)
         data = os.path.join(staging, "0", "data")
         made = materialise(store, tree, data, ids=ids, progress=progress)

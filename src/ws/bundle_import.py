@@ -28,8 +28,8 @@ from ws.durable import state_usable
 from ws.engine.base import Engine
 from ws.errors import BundleRefused, InvalidRequest, LimitExceeded, StoreDamaged
 from ws.layout import History, Home, WorkspaceRecord, new_id, resolve_name
-from ws.removing import remove_tree
 from ws.spec import check_image
+from ws.staged import staged_directory
 from ws.store import commits, references
 from ws.store.import_limits import Budget, ImportLimits
 from ws.store.intake import take_in
@@ -178,22 +178,21 @@ def _copy(bundle: Bundle, writer: PackWriter, progress: Progress) -> None:
 @contextlib.contextmanager
 def open_bundle(home: Home, path: str, budget: Budget, progress: Progress) -> Iterator[Bundle]:
     """Read a bundle into a scratch store and check all of it. Raises BundleRefused, LimitExceeded, InvalidRequest."""
-    staging = home.staging()
-    os.mkdir(staging, 0o700)
-    try:
-        with _open_file(path) as file, Store(os.path.join(staging, "store")) as store:
-            refs = _read_header(file)
-            with store.writing() as writer:
-                take_in(file, writer, budget, progress)
-                writer.finish()
-            store.refresh()
-            try:
-                bundle = _check(home, store, refs, budget, progress)
-            except StoreDamaged as error:
-                raise BundleRefused(f"the bundle is damaged: {error.message}") from None
-            yield bundle
-    finally:
-        remove_tree(staging)
+    with (
+        staged_directory(home) as staging,
+        _open_file(path) as file,
+        Store(os.path.join(staging, "store")) as store,
+    ):
+        refs = _read_header(file)
+        with store.writing() as writer:
+            take_in(file, writer, budget, progress)
+            writer.finish()
+        store.refresh()
+        try:
+            bundle = _check(home, store, refs, budget, progress)
+        except StoreDamaged as error:
+            raise BundleRefused(f"the bundle is damaged: {error.message}") from None
+        yield bundle
 
 
 def _open_file(path: str) -> BinaryIO:

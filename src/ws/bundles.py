@@ -23,9 +23,9 @@ from ws import durable
 from ws.bundle_manifest import write_manifest
 from ws.errors import AlreadyExists, InvalidRequest
 from ws.layout import Home, WorkspaceRecord
-from ws.removing import remove_tree
 from ws.restores import at_rest
 from ws.snapshots import publish, settled_turn
+from ws.staged import staged_directory
 from ws.store import references
 from ws.store.packs import BLOB, PackWriter, object_id
 from ws.store.reach import reach
@@ -59,15 +59,11 @@ def export_bundle(home: Home, workspace_id: str, path: str, *, progress: Progres
         store.refresh()
         prefix = f"refs/workspaces/{record.id}/"
         refs = {name: commit for name, commit in references.all_refs(store).items() if name.startswith(prefix)}
-        staging = home.staging()
-        os.mkdir(staging, 0o700)
-        try:
+        with staged_directory(home) as staging:
             manifest = write_manifest(record)
             pack = _write_pack(store, staging, refs, record, manifest, progress)
             refs = {MANIFEST_REF: object_id(BLOB, manifest).hex(), **refs}
             size_bytes = _write_bundle(target, refs, pack)
-        finally:
-            remove_tree(staging)
     return ExportedBundle(target, record.history.count, size_bytes)
 
 

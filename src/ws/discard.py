@@ -19,6 +19,7 @@ from ws.layout import EngineName, Home, WorkspaceRecord, read_name
 from ws.records import name_of, write_record
 from ws.removing import remove_tree
 from ws.sealing import LOCK_TIMEOUT_S
+from ws.staged import remove_staged
 
 if TYPE_CHECKING:
     from ws.engine.base import ContainerState, Engine
@@ -128,7 +129,7 @@ def discard_unborn(home: Home, workspace_id: str, name: str) -> None:
     if os.path.lexists(directory):
         staged = home.staging()
         durable.rename(directory, staged)
-        remove_tree(staged)
+        remove_staged(staged)
 
 
 def mounted_from(pid: int, mounted_at: str) -> str:

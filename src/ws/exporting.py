@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from ws import durable
 from ws.errors import AlreadyExists, InvalidRequest
 from ws.layout import Home, Ids, WorkspaceRecord
-from ws.removing import remove_tree
 from ws.snapshots import look, settled_turn
+from ws.staged import removed_at_end
 from ws.store import git_control_files, patches, trees
 from ws.store.checkout import Statistics, materialise
 from ws.store.diffs import Change, diff_trees
@@ -153,13 +153,12 @@ def _write(
     building = os.path.join(parent, f".{name[:200]}.{os.urandom(4).hex()}.tmp")
     ids = Ids(record.ids.uid, record.ids.gid, os.geteuid(), os.getegid())
     try:
-        found = materialise(store, tree, building, ids=ids, plain=True, progress=progress)
-        durable.sync_filesystem(building)
-        durable.rename_new(building, target)
-        return found
+        with removed_at_end(building):
+            found = materialise(store, tree, building, ids=ids, plain=True, progress=progress)
+            durable.sync_filesystem(building)
+            durable.rename_new(building, target)
+            return found
     except OSError as error:
         if isinstance(error, FileExistsError):
             raise AlreadyExists(f"{target} exists already", hint="name a directory that does not") from None
         raise InvalidRequest(f"cannot write {target}: {error.strerror}", hint="is there room, and may you?") from error
-    finally:
-        remove_tree(building)

@@ -26,8 +26,8 @@ from collections.abc import Iterable
 from ws import durable
 from ws.layout import Home, boot_id
 from ws.overlay import shown_xattrs
-from ws.removing import remove_tree
 from ws.stacks import forget_stack, read_stack, stack_numbers
+from ws.staged import remove_staged
 
 
 def create_layer(home: Home, layer: str, user: str, *, like: str) -> str:
@@ -137,7 +137,7 @@ def remove_layer(home: Home, layer: str) -> None:
     staged = home.staging()
     with contextlib.suppress(FileNotFoundError):
         os.rename(home.layer(layer), staged)
-        remove_tree(staged)
+        remove_staged(staged)
 
 
 def layers_of(home: Home, user: str) -> set[str]:

@@ -44,11 +44,13 @@ from ws.records import name_of, read_record, read_records, write_record
 from ws.removing import remove_tree
 from ws.sealing import is_frozen, put_right, thaw
 from ws.stacks import needed_layers
+from ws.staged import remove_in_background
 
 if TYPE_CHECKING:
     from ws.engine.base import ContainerState, Engine
 
 _PAUSE_S = 0.01
+_REMOVAL_S = 1.0  # that a command waits for the removal of what a dead process was building
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def recover(home: Home, engine_for: EngineFor) -> list[Settled]:
             pid, _, rest = name.partition(".")
             start = rest.partition(".")[0]
             if not (pid.isascii() and pid.isdigit() and str(process_start(int(pid))) == start):
-                remove_tree(home.at("staging", name))
+                remove_in_background(home.at("staging", name), _REMOVAL_S)
                 done.append(Settled(f"removed unfinished {name}"))
     return done
 

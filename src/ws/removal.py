@@ -94,6 +94,19 @@ def _remove_locked(home: Home, engine_for: EngineFor, workspace_id: str) -> Work
         except (WorkspaceError, OSError):
             announced.leave()  # a full or broken disk; the next ws command goes on
             raise
+        except BaseException:
+            if _is_begun(home, workspace_id):
+                announced.leave()
+            raise
+
+
+def _is_begun(home: Home, workspace_id: str) -> bool:
+    """Whether a removal that was interrupted is past its commit point."""
+    try:
+        record = read_record(home, workspace_id)
+    except (StateError, OSError):
+        return True
+    return record is None or record.state == "removing"
 
 
 def _is_full(error: BaseException) -> bool:

@@ -68,6 +68,15 @@ class Timeline(ABC):
         with Store(self._home.store) as store:
             return read_history(self._home, store, self.id)
 
+    def snapshot_id(self, number: int) -> str | None:
+        """The id of the snapshot with this number, or None when there is none; reads one reference."""
+        from ws.store import commits
+        from ws.store.repository import Store
+
+        with Store(self._home.store) as store:
+            found = commits.snapshot_id(store, self.id, number)
+        return found[:12] if found else None
+
     def origin(self) -> Origin | None:
         """Which workspace and which of its snapshots this one was forked from, if it was."""
         from ws.history import find_origin

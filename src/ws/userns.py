@@ -10,12 +10,14 @@ import contextlib
 import ctypes
 import errno
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _CLONE_NEWUSER = 0x10000000
 _DONE = b"+"
+_BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ def _helper(*words: str) -> Iterator[int]:
             held.callback(os.close, go)
             actions = [(os.POSIX_SPAWN_DUP2, *pair) for pair in ((waiting, 0), (said, 1), (said, 2))]
             command = [sys.executable, "-I", "-S", __file__, *words]
-            pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
+            # Ctrl-C at the terminal is for the first process, at whose end this one ends.
+            pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setsigmask=_BLOCKED)
         try:
             answer = os.read(ready, 4096)
             if answer != _DONE:

@@ -32,7 +32,7 @@ RANKS = [
         "subordinate_ids",
         "together",
     },
-    {"claiming", "engine", "freezer", "halting", "idmaps", "layers", "overlay", "store", "userns", "vitals"},
+    {"claiming", "engine", "freezer", "halting", "idmaps", "layers", "overlay", "staged", "store", "userns", "vitals"},
     {"remote", "toolbox", "bases"},
     {
         "apply_records",

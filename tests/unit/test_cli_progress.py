@@ -13,7 +13,7 @@ import pytest
 WORK = """
 import sys, time
 from ws.cli.render import ProgressBar
-with ProgressBar("starting") as bar:
+with ProgressBar("starting", "") as bar:
     for done in range(1, 11):
         bar("importing \\x1b[7m", done * 10, 100)
         time.sleep(float(sys.argv[1]) / 10)

@@ -138,11 +138,11 @@ def run_verb(source: str | None, *, command: tuple[str, ...], as_json: bool, **o
     )
     source = source_of(source, options["engine"])
     with session.manager() as manager:
-        with ProgressBar("preparing") as bar:
+        with ProgressBar("preparing", "nothing was kept") as bar:
             workspace = manager.create(source, progress=bar, **request_of(options))
         try:
             tell_made(workspace.info())
             return execution.run_in(workspace, request)
         finally:
-            with undisturbed(), ProgressBar("removing"):
+            with undisturbed(), ProgressBar("removing", ""):
                 workspace.remove()

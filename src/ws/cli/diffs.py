@@ -56,7 +56,7 @@ def diff_verb(
     """
     if stat and name_status:
         raise InvalidRequest("--stat and --name-status contradict each other", hint="choose one")
-    with ProgressBar("comparing"):
+    with ProgressBar("comparing", "nothing was changed"):
         found = session.open_named(name).diff(before, after)
     if as_json:
         print_json(_facts(found, stat=stat))

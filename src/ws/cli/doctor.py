@@ -45,7 +45,7 @@ def doctor_verb(*, as_json: bool) -> int:
         trouble = None
     except EngineUnavailable as error:
         trouble = error
-    with ProgressBar("checking"):
+    with ProgressBar("checking", "nothing was changed"):
         checks = run_checks(trouble)
     fit = usable(checks)
     if as_json:

@@ -65,7 +65,7 @@ def cp_verb(source: str, target: str, *, as_json: bool) -> None:
         )
     workspace = session.open_named(source_name or target_name or "")
     try:
-        with ProgressBar("copying") as bar:
+        with ProgressBar("copying", "files that were copied by then stay; no file is half written") as bar:
             if source_name is not None:
                 plan = _copy_out(workspace.fs, source_path, target_path, bar)
             else:

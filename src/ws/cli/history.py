@@ -15,9 +15,12 @@ from ws.cli.render import ProgressBar, print_json, print_table
 from ws.cli.text import age, escape, say, size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ws.history import Origin, Snapshot, Target
     from ws.layout import History
     from ws.restores import Restored, RestorePlan
+    from ws.workspace import Workspace
 
 _NO_SNAPSHOT = {"3": "no such workspace or snapshot"}
 
@@ -85,14 +88,13 @@ def snapshot_verb(
         key: parse_size(value) for key, value in (("max_file", max_file), ("max_total", max_total)) if value is not None
     }
     workspace = session.open_named(name)
-    begun = time.time()
+    number = workspace.record().history.count + 1
 
     def fate() -> str:
-        newest = workspace.snapshots()[-1:]
-        taken = bool(newest) and newest[0].created_at.timestamp() >= begun
-        return f"the snapshot was taken: {newest[0].id}" if taken else "nothing was kept"
+        taken_id = workspace.snapshot_id(number)
+        return f"the snapshot was taken: {taken_id}" if taken_id else "nothing was kept"
 
-    with interrupts.explained(fate), ProgressBar("snapshot"):
+    with ProgressBar("snapshot", fate):
         taken = workspace.snapshot(message, tag=tag, force=force, **limits)
     for line in taken.skipped:
         say(f"note: left out {escape(line)}")
@@ -122,7 +124,7 @@ def log_verb(name: str, *, as_json: bool) -> None:
     it, which workspaces were forked from it, and what the workspace itself was forked from.
     """
     # What restores kept is brought into git first (docs/decisions/0006), which may take a while.
-    with session.manager() as manager, session.named(manager.home, name), ProgressBar("reading"):
+    with session.manager() as manager, session.named(manager.home, name), ProgressBar("reading", "nothing was changed"):
         workspace = manager.open(name)
         line = _Line(workspace.snapshots(), workspace.record().history, workspace.origin())
         for info in manager.list():
@@ -237,7 +239,7 @@ def restore_verb(name: str, snapshot: str | None, *, dry_run: bool, as_json: boo
     if dry_run:
         _tell_plan(workspace.plan_restore(snapshot), as_json=as_json)
         return
-    with ProgressBar("restoring"):
+    with ProgressBar("restoring", _fate_of_restore(workspace)):
         done = workspace.restore(snapshot)
     _tell(name, done, as_json=as_json)
 
@@ -264,9 +266,21 @@ def undo_verb(name: str, *, dry_run: bool, as_json: bool) -> None:
     if dry_run:
         _tell_plan(workspace.plan_undo(), as_json=as_json)
         return
-    with ProgressBar("restoring"):
+    with ProgressBar("restoring", _fate_of_restore(workspace)):
         done = workspace.undo()
     _tell(name, done, as_json=as_json)
+
+
+def _fate_of_restore(workspace: Workspace) -> Callable[[], str]:
+    """What became of an interrupted restore: a switch of the record notes it, and there is nothing in between."""
+    before = workspace.record().history.marks
+
+    def fate() -> str:
+        if workspace.record().history.marks == before:
+            return "nothing was restored; the workspace is as it was"
+        return f"it was restored; `ws undo {escape(workspace.name)}` takes it back"
+
+    return fate
 
 
 def _target_facts(target: Target) -> dict[str, Any]:
@@ -322,8 +336,18 @@ def fork_verb(name: str, *, at: str | None, new_name: str | None, as_json: bool)
 
     It has a container of its own and shares what has not changed, so it costs no more than a create. Prints its name.
     """
-    with ProgressBar("forking"):
-        made = session.open_named(name).fork(at, name=new_name)
+    workspace = session.open_named(name)
+    number = workspace.record().history.count + 1
+    kept: list[Workspace] = []
+    removed = interrupts.removing(kept)
+
+    def fate() -> str:
+        taken_id = workspace.snapshot_id(number)
+        return f"{removed()}, but the snapshot of {escape(name)}: {taken_id}" if taken_id else removed()
+
+    with ProgressBar("forking", fate):
+        made = workspace.fork(at, name=new_name)
+        kept.append(made)
     if as_json:
         print_json(dataclasses.asdict(made.info()))
     else:

@@ -63,7 +63,7 @@ def build_verb(*, engine: str | None, tag: str | None, as_json: bool, **options:
     built = []
     for found in _engines(home, engine or os.environ.get("WS_ENGINE")):
         try:
-            with ProgressBar(f"image for {found.name}") as bar:
+            with ProgressBar(f"image for {found.name}", "no image was made") as bar:
                 facts = build_image(found, home=home, reference=reference, progress=bar, **options)
         finally:
             found.close()

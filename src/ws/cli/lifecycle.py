@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
@@ -21,9 +22,12 @@ from ws.errors import InvalidRequest, WorkspaceError
 from ws.toolbox.roots import find_root, git_root
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ws.history import Origin
     from ws.layout import WorkspaceRecord
     from ws.listing import WorkspaceInfo
+    from ws.manager import Manager
     from ws.workspace import Workspace
 
 _CREATE_OPTIONS = [
@@ -112,7 +116,7 @@ def create_verb(source: str | None, *, count: int | None, as_json: bool, **optio
     """
     made: list[Workspace] = []
     source = source_of(source, options["engine"])
-    with interrupts.nothing_kept(made), session.manager() as manager, ProgressBar("preparing") as bar:
+    with session.manager() as manager, ProgressBar("preparing", interrupts.removing(made)) as bar:
         request = request_of(options)
         if count is None:
             made.append(manager.create(source, progress=bar, **request))
@@ -272,7 +276,7 @@ def rm_verb(names: tuple[str, ...], *, everything: bool, yes: bool, dry_run: boo
         failures: dict[str, WorkspaceError] = {}
         troubles: list[WorkspaceError] = []
         if not dry_run:
-            with ProgressBar("removing") as bar:
+            with ProgressBar("removing", lambda: _fate_of_removal(manager, meant)) as bar:
                 for done, (workspace_id, name) in enumerate(meant.items()):
                     bar(f"removing {name}", done, len(wanted))
                     try:
@@ -292,6 +296,23 @@ def rm_verb(names: tuple[str, ...], *, everything: bool, yes: bool, dry_run: boo
         for failure in failures.values():
             _report(failure)
     return next((error.exit_code for error in failures.values()), 0)
+
+
+def _fate_of_removal(manager: Manager, meant: Mapping[str, str]) -> str:
+    """What an interrupted removal has and has not removed. Past its commit point the next command finishes it."""
+    from ws.records import read_record
+
+    states: dict[str, str] = {}
+    for workspace_id, name in meant.items():
+        with contextlib.suppress(WorkspaceError):
+            record = read_record(manager.home, workspace_id)
+            states[name] = record.state if record else "removed"
+    kept = [escape(name) for name in meant.values() if states.get(name, "damaged") not in ("removing", "removed")]
+    begun = [escape(name) for name, state in states.items() if state == "removing"]
+    parts = [f"not removed: {', '.join(kept)}"] if kept else []
+    if begun:
+        parts.append(f"half removed: {', '.join(begun)}; the next ws command removes the rest")
+    return "; ".join(parts) or f"removed: {', '.join(map(escape, states))}"
 
 
 def _confirmed(count: int) -> bool:
@@ -333,7 +354,10 @@ def prune_verb(*, dry_run: bool, as_json: bool) -> int:
     containers that belong to no workspace; one that should answer and does not keeps them, and the status tells. Prints
     the names of the workspaces removed; what else was is said on stderr.
     """
-    with session.manager() as manager, ProgressBar("pruning"):
+    with (
+        session.manager() as manager,
+        ProgressBar("pruning", "what is left stays for the next `ws prune`"),
+    ):
         done = manager.prune(dry_run=dry_run)
     if as_json:
         print_json(

@@ -58,7 +58,10 @@ def fill_verb(*, size: int, like: str | None, as_json: bool, **options: Any) -> 
     request = request_of(options)
     if like and request:
         raise InvalidRequest("--like says all there is to say", hint=f"leave --{next(iter(request))} out")
-    with session.manager() as manager, ProgressBar("warming") as bar:
+    with (
+        session.manager() as manager,
+        ProgressBar("warming", "what was ready stays in the pool") as bar,
+    ):
         if like:
             made = manager.fill_pool_like(like, size, progress=bar)
         else:
@@ -124,7 +127,10 @@ def ls_verb(*, as_json: bool) -> None:
 @json_option
 def drain_verb(*, image: str | None, dry_run: bool, as_json: bool) -> None:
     """Remove the warm containers. Workspaces are not touched. Prints how many there were."""
-    with session.manager() as manager, ProgressBar("draining") as bar:
+    with (
+        session.manager() as manager,
+        ProgressBar("draining", "what is left stays in the pool") as bar,
+    ):
         removed = manager.drain_pool(image, dry_run=dry_run, progress=bar)
     if as_json:
         print_json({"removed": removed, "dry_run": dry_run})

@@ -66,10 +66,12 @@ class ProgressBar:
     """A progress callback `(phase, done, total)` that shows a bar once the work has taken half a second.
 
     The bar is drawn by a timer, so work that reports nothing for a while is seen to be under way as well. It is gone
-    when the block ends: what remains on the terminal is the result.
+    when the block ends: what remains on the terminal is the result. When a signal ends the block, what remains is the
+    `fate`: one sentence on what became of the work.
     """
 
-    def __init__(self, phase: str) -> None:
+    def __init__(self, phase: str, fate: interrupts.Fate) -> None:
+        self._fate = fate
         self._lock = threading.Lock()
         self._state = (phase, 0, 0)
         self._bar: Progress | None = None
@@ -88,7 +90,14 @@ class ProgressBar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._work.close()
+        try:
+            self._take_away()
+            if kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit):
+                interrupts.tell(self._fate)
+        finally:
+            self._work.close()
+
+    def _take_away(self) -> None:
         if self._timer is None:
             return
         self._timer.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,7 @@ def apply_verb(name: str, *, to: str | None, with_git_config: bool, undo: bool, 
         raise InvalidRequest("--undo and --with-git-config contradict each other", hint="choose one")
     workspace = session.open_named(name)
     done: ApplyResult | UndoneApply
-    with ProgressBar("undoing" if undo else "applying") as bar:
+    with ProgressBar("undoing" if undo else "applying", "the directory is as it was") as bar:
         if undo:
             done = workspace.undo_apply(to, dry_run=dry_run, progress=bar)
         else:
@@ -155,7 +156,12 @@ def export_verb(
     if patch:
         _export_patch(workspace, with_git_config=with_git_config, as_json=as_json)
         return
-    with ProgressBar("exporting") as bar:
+    written = directory if directory is not None else bundle or ""
+
+    def fate() -> str:
+        return f"{escape(written)} was written" if os.path.lexists(written) else "nothing was written"
+
+    with ProgressBar("exporting", fate) as bar:
         done: Any
         if directory is not None:
             done = workspace.export_dir(directory, with_git_config=with_git_config, progress=bar)
@@ -171,7 +177,7 @@ def export_verb(
 
 
 def _export_patch(workspace: Workspace, *, with_git_config: bool, as_json: bool) -> None:
-    with ProgressBar("exporting"):
+    with ProgressBar("exporting", "nothing was written"):
         done = workspace.export_patch(with_git_config=with_git_config)
     if as_json:
         data = done.data()
@@ -268,7 +274,7 @@ def import_verb(
     limits = ImportLimits(**{name: value for name, value in asked.items() if value is not None})
     chosen: list[ChosenSpec] = []
     kept: list[Workspace] = []
-    with interrupts.nothing_kept(kept), session.manager() as manager, ProgressBar("importing") as bar:
+    with session.manager() as manager, ProgressBar("importing", interrupts.removing(kept)) as bar:
         made = manager.import_bundle(bundle, limits=limits, report=chosen.append, progress=bar, **options)
         kept.append(made)
     changes, trusted = chosen[0].changes, chosen[0].trusted

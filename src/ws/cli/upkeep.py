@@ -13,6 +13,8 @@ from ws.cli.render import ProgressBar, print_json
 from ws.cli.text import escape, say, size
 from ws.errors import StoreDamaged
 
+_CUT_SHORT = "what was not collected by then stays for the next `ws gc`; every snapshot is whole"
+
 
 @click.command(
     "verify",
@@ -34,7 +36,7 @@ def verify_verb(name: str | None, *, as_json: bool) -> int:
     the tree it belongs to. What is damaged is named, with the snapshots that it touches. Nothing is locked. Layers are
     a cache: damaged ones are not used again, and the next restore builds the snapshot from git.
     """
-    with session.manager() as manager, ProgressBar("verify") as bar:
+    with session.manager() as manager, ProgressBar("verify", "nothing was changed; not everything was checked") as bar:
         if name is None:
             report = manager.verify(progress=bar)
         else:
@@ -73,7 +75,7 @@ def gc_verb(*, dry_run: bool, as_json: bool) -> None:
     workspace was made from for an hour, bases that restores rebuilt, and runtimes of other versions. It says what stays
     for now. No snapshot is ever removed.
     """
-    with session.manager() as manager, ProgressBar("collecting") as bar:
+    with session.manager() as manager, ProgressBar("collecting", _CUT_SHORT) as bar:
         done = manager.gc(dry_run=dry_run, progress=bar)
     if as_json:
         print_json(dataclasses.asdict(done))

@@ -25,7 +25,7 @@ from typing import Any
 
 from ws.errors import StateError, WorkspaceError, all_errors
 from ws.store.gathering import Contents, Row
-from ws.store.packs import PackWriter
+from ws.store.packs import PackWriter, new_pack_path
 from ws.store.reading import DirectoryReader, Result, Rules
 from ws.store.repository import Store
 from ws.store.vouching import THOROUGH_BYTES
@@ -80,8 +80,9 @@ class Helper:
         self._thread = threading.Thread(target=self._listen, args=(done_read,), daemon=True)
         self._thread.start()
         self.outstanding = 0
+        self._pack = new_pack_path(store.pack_directory)
         plain = [tuple(value) if isinstance(value, tuple) else value for value in dataclasses.astuple(rules)]
-        self._send((store.path, plain))
+        self._send((store.path, plain, self._pack))
 
     def give(self, jobs: Sequence[Job]) -> None:
         self._send(list(jobs))
@@ -133,6 +134,8 @@ class Helper:
         self._process.kill()
         self._process.wait()
         self._thread.join()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._pack)  # it was killed over it
 
     def _listen(self, fd: int) -> None:
         with contextlib.suppress(OSError), os.fdopen(fd, "rb") as pipe:
@@ -154,11 +157,11 @@ def work(jobs: int, done: int, source: int, copy: int, earlier: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the end of the pipe, or SIGKILL, is what ends us
     with os.fdopen(jobs, "rb") as pipe:
-        path, rules = _receive(pipe)
+        path, rules, pack = _receive(pipe)
         with Store(path) as store:
             # The first process holds the lock of the store for both.
             store.bound_checks(THOROUGH_BYTES)
-            writer = PackWriter(store.pack_directory, store.contains, judge=store)
+            writer = PackWriter(store.pack_directory, store.contains, judge=store, path=pack)
             rules = Rules(*rules)
             reader = DirectoryReader(
                 writer, rules, source, copy if copy >= 0 else None, earlier if earlier >= 0 else None

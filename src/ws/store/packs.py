@@ -116,6 +116,11 @@ def _decode_header(data: bytes) -> tuple[int, int, int]:
     return kind, size, at
 
 
+def new_pack_path(directory: str) -> str:
+    """Where a pack is written before it is part of the repository; recovery removes what has such a name."""
+    return os.path.join(directory, f"tmp_pack_{secrets.token_hex(8)}")
+
+
 class PackWriter:
     """A new pack in `directory`. Nothing of it is seen before `finish`; a crash leaves a `tmp_` file.
 
@@ -123,12 +128,18 @@ class PackWriter:
     """
 
     def __init__(
-        self, directory: str, known: Callable[[bytes], bool], *, judge: Judge | None = None, quick: bool = False
+        self,
+        directory: str,
+        known: Callable[[bytes], bool],
+        *,
+        judge: Judge | None = None,
+        quick: bool = False,
+        path: str | None = None,
     ) -> None:
         self._directory = directory
         self._known = known
         self._judge = judge
-        self.path = os.path.join(directory, f"tmp_pack_{secrets.token_hex(8)}")
+        self.path = path or new_pack_path(directory)
         self._fd = -1  # made by the first flush: a snapshot without changes makes no file
         self._buffer: list[Part] = [struct.pack(">4sII", b"PACK", 2, 0)]
         self._buffered = 12

@@ -203,7 +203,7 @@ print(before == after, before, after, loud)
 def test_rounds_of_handles_leave_no_descriptor_no_thread_and_no_warning(
     home: Path, engine_anywhere: EngineName
 ) -> None:
-    rounds, makes = (100, 50) if engine_anywhere == "none" else (100, 5)
+    rounds, makes = (100, 100) if engine_anywhere == "none" else (50, 20)
     env = {**os.environ, "WS_HOME": str(home), "WS_ENGINE": engine_anywhere}
     words = [sys.executable, "-X", "dev", "-c", ROUNDS, engine_anywhere, str(rounds), str(makes)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=500, env=env)

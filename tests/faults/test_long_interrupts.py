@@ -63,8 +63,11 @@ def large(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Large]:
     home = warm_home(tmp_path_factory.mktemp("long") / "home", session_home)
-    with Manager(home=str(home), engine=engine.name) as manager:
-        many, big = manager.create(name="many"), manager.create(name="big")
+    with (
+        Manager(home=str(home), engine=engine.name) as manager,
+        manager.create(name="many") as many,
+        manager.create(name="big") as big,
+    ):
         fill_upper(manager, many, small_files)
         shell(big, "head -c 300M /dev/urandom > big")
         yield Large(Stage(home, engine.name), manager, many, big)

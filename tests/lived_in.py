@@ -17,6 +17,7 @@ from typing import Any
 
 import tree_changes
 from tree_picture import Picture, picture
+from workspaces import ids_inside
 from ws.errors import NotFound
 from ws.freezer import freezer_of
 from ws.idmaps import container_ids
@@ -91,7 +92,13 @@ def look(box: Workspace) -> Look:
     sockets = {path for path, facts in there.items() if facts[0] == stat.S_IFSOCK}
     # A socket in a directory that lets its user list and not look is only a name to him.
     hidden = {os.path.join(b".", path).hex() for path in sockets}
-    inside = {path: facts for path, facts in json.loads(result.stdout).items() if path not in hidden}
+    # On docker a container sees its own host ids, which differ from one container to the next.
+    shift = ids_inside(box)[0] - box.record().ids.uid if box.record().container else 0
+    inside = {
+        path: [*facts[:2], *(number - shift if number >= shift else number for number in facts[2:4]), *facts[4:]]
+        for path, facts in json.loads(result.stdout).items()
+        if path not in hidden
+    }
     return Look({path: facts for path, facts in there.items() if path not in sockets}, inside)
 
 

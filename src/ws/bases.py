@@ -25,18 +25,14 @@ import hashlib
 import json
 import os
 import pwd
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ws import durable
+from ws.base_directories import Base, base_key, check_info, find_base, info_path, rename_into_place
 from ws.claiming import touch
 from ws.errors import InvalidRequest, SourceChanged, SourceRefused, StateError
-from ws.layers import is_synced, mark_synced
-from ws.layout import Home, Ids, boot_id
-from ws.record_fields import construct, is_component
-from ws.record_files import damaged, read_json
-from ws.record_types import RULES, Count, TreeId
+from ws.layout import Home, Ids
+from ws.record_fields import is_component
 from ws.staged import staged_directory
 from ws.store.checkout import host_layer, materialise
 from ws.store.copying import finish_copy
@@ -48,33 +44,23 @@ from ws.store.scan import Scan, Skipped, scan_tree
 from ws.store.statcache import StatCache, load_cache
 from ws.together import Together
 
+__all__ = [
+    "Base",
+    "Progress",
+    "base_key",
+    "check_info",
+    "check_source",
+    "ensure_base",
+    "find_base",
+    "import_source",
+    "info_path",
+    "scan_source",
+    "staged_base",
+]
+
 Progress = Callable[[str, int, int], None]
 
 _ROUNDS = 4  # of reading a source that keeps changing
-_FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """An imported source."""
-
-    key: str
-    tree: str
-    path: str  # of its data
-    files: int
-    bytes: int
-    skipped: tuple[Skipped, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Info:
-    """The content of `info.json`."""
-
-    format: int
-    tree: TreeId
-    files: Count
-    bytes: int
-    boot: str
 
 
 _imports: Together[Base] = Together()
@@ -304,74 +290,11 @@ def _open_directory(stack: contextlib.ExitStack, path: str) -> int:
     return fd
 
 
-def base_key(tree: str, ids: Ids) -> str:
-    """The name of a tree's base on this host, for a workspace's user."""
-    return f"{tree}-{ids.host_uid}-{ids.host_gid}"
-
-
 def _publish(home: Home, scan: Scan, data: str, ids: Ids) -> Base:
     tree = scan.tree.hex()
     key = base_key(tree, ids)
-    _rename_into_place(home, key, data, tree, scan.files, scan.size_bytes)
+    rename_into_place(home, key, data, tree, scan.files, scan.size_bytes)
     return Base(key, tree, os.path.join(home.base(key), "data"), scan.files, scan.size_bytes, scan.skipped)
-
-
-def _rename_into_place(
-    home: Home,
-    key: str,
-    data: str,
-    tree: str,
-    files: int,
-    size_bytes: int,
-    *,
-    synced: bool = False,
-    announced: bool = False,
-) -> None:
-    """Publish a staged copy, unless another process was faster or one is there and sound."""
-    whole = os.path.dirname(data)
-    if synced:
-        mark_synced(whole)
-    info = {"format": _FORMAT, "tree": tree, "files": files, "bytes": size_bytes, "boot": boot_id()}
-    durable.write_file(os.path.join(whole, "info.json"), json.dumps(info).encode() + b"\n")
-    if announced:
-        os.utime(os.path.join(whole, "info.json"), (time.time(), 0))
-    try:
-        durable.rename_new(whole, home.base(key))
-    except FileExistsError:
-        if find_base(home, key) is None:
-            durable.exchange(whole, home.base(key))  # the unsound one goes away with the staging directory
-
-
-def find_base(home: Home, key: str) -> Base | None:
-    """A base that is there and whole; None when it was not made, or may not have survived a crash."""
-    try:
-        info = _read_info(home, key)
-    except StateError:
-        return None
-    if info is None or (info.boot != boot_id() and not is_synced(home.base(key))):
-        return None
-    return Base(key, info.tree, os.path.join(home.base(key), "data"), info.files, info.bytes)
-
-
-def _read_info(home: Home, key: str) -> _Info | None:
-    """What is recorded of a base; None when it was not made. Raises StateError when the record is damaged."""
-    path = info_path(home, key)
-    fields = read_json(path)
-    if fields is None:
-        return None
-    info = construct(_Info, fields, RULES)
-    if info.format != _FORMAT or info.tree != key.partition("-")[0]:
-        raise damaged(path, "it is the record of another base")
-    return info
-
-
-def info_path(home: Home, key: str) -> str:
-    return os.path.join(home.base(key), "info.json")
-
-
-def check_info(home: Home, key: str) -> None:
-    """Raises StateError when the record of a base is damaged; such a base is made again before it is used."""
-    _read_info(home, key)
 
 
 def ensure_base(home: Home, key: str, *, ids: Ids, announced: bool = False, progress: Progress | None = None) -> Base:
@@ -408,6 +331,6 @@ def staged_base(
         data = os.path.join(staging, "0", "data")
         made = materialise(store, tree, data, ids=ids, progress=progress)
         durable.sync_filesystem(staging)
-        yield lambda: _rename_into_place(
+        yield lambda: rename_into_place(
             home, key, data, tree, made.files, made.size_bytes, synced=True, announced=announced
         )

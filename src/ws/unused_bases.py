@@ -2,7 +2,7 @@
 
 used       a record or a stack names it, or it is what a workspace began as
 kept       a workspace was made from it within the hour: another one of the same project may be next
-in use     an operation under way may be about to name it (`claiming`)
+in use     an operation under way may be about to name it (`claiming`), or it was set aside under a running container
 unused     everything else; what a restore rebuilt from git is unused as soon as the workspace is elsewhere
 """
 
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ws import bases
+from ws.base_directories import has_container, original_key
 from ws.claiming import TOUCH_S, last_announced_at, last_import_at, using_bases
 from ws.layout import Home, WorkspaceRecord
 from ws.record_fields import is_component
@@ -93,7 +94,12 @@ def _judge_bases(home: Home) -> Found:
         imported_at, announced_at = last_import_at(home.base(key)), last_announced_at(home.base(key))
         if key in used:
             continue
-        if _is_recent(imported_at):
+        if original_key(key) != key:
+            if has_container(home, original_key(key)):
+                found.in_use += 1
+            else:
+                found.unused.append(key)
+        elif _is_recent(imported_at):
             found.kept_until.append(imported_at + GRACE_S)
         elif oldest_intent is not None and announced_at >= oldest_intent - TOUCH_S - 1:
             found.in_use += 1

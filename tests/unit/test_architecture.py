@@ -31,9 +31,10 @@ RANKS = [
         "stacks",
         "subordinate_ids",
         "together",
+        "workspace_record",
     },
     {"claiming", "engine", "freezer", "halting", "idmaps", "layers", "overlay", "staged", "store", "userns", "vitals"},
-    {"remote", "toolbox", "bases"},
+    {"remote", "toolbox", "base_directories", "bases"},
     {
         "apply_records",
         "applying",

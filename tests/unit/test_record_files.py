@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import damage
-from ws import bases, last_look, layout, pool, stacks
+from ws import base_directories, last_look, layout, pool, stacks
 from ws.errors import StateError, StateUnusable
 from ws.layout import Ids, Options, WorkspaceRecord, open_home
 from ws.record_files import MAX_DEPTH, parse_json, read_cached_json, read_json, read_state_file
@@ -38,6 +38,7 @@ RECORD = WorkspaceRecord(
 # Who may call json.loads or json.load: what is read there is no file of the state, or the call is the reader itself.
 PARSERS = {
     "record_files.py": "the reader",
+    "strict_json.py": "the reader of bundles, with the same limits",
     "engine/imaging.py": "events of the engine",
     "engine/endpoints.py": "errors of the engine",
     "toolbox/router.py": "arguments of a model, which catches RecursionError",
@@ -93,7 +94,7 @@ def test_every_field_of_every_record_has_a_rule() -> None:
     built = {layout.History, layout.WorkspaceRecord, pool.Configuration}
     classes = [Ids, Options, layout.ContainerRecord, layout.Unsettled, layout.Mark, layout.Intent, *built]
     nested = {"Ids", "Options", "ContainerRecord | None", "History", "tuple[Unsettled, ...]", "tuple[Mark, ...]"}
-    for cls in (*classes, stacks.Stack, last_look.LastLook, bases._Info):
+    for cls in (*classes, stacks.Stack, last_look.LastLook, base_directories._Info):
         for field in dataclasses.fields(cls):
             assert field.type in RULES or (cls in built and field.type in nested), f"{cls.__name__}.{field.name}"
 

@@ -34,6 +34,7 @@ from ws.records import read_record, write_record
 from ws.recovery import begin, ensure_whole
 from ws.stacks import Stack
 from ws.store import commits
+from ws.store.references import numbers_of
 from ws.store.repository import Store
 
 if TYPE_CHECKING:
@@ -173,17 +174,35 @@ def _kept_on_purpose(
 ) -> Target:
     """The `back`-th of the user's own snapshots before the newest, or before number `start`."""
     left = back
-    waiting = {safety.number for safety in record.history.unsettled}  # that git does not have yet: nothing to look for
-    for number in range(record.history.count if start is None else start, -1, -1):
-        commit = None if number in waiting else commits.snapshot_id(store, record.id, number)
-        stored = commits.read_snapshot(store, commit) if commit else None
-        if stored and (stored.facts["kind"] != "safety" or number == start):
+    for number, commit in _published_before(store, record, record.history.count if start is None else start):
+        stored = commits.read_snapshot(store, commit)
+        if stored.facts["kind"] != "safety" or number == start:
             if left == 0:
                 return _target(stored)
             left -= 1
     if left == 0:
         return Target(0, record.origin_tree, "base")
     raise _not_found(record, wanted)
+
+
+def _published_before(store: Store, record: WorkspaceRecord, newest: int) -> Iterator[tuple[int, str]]:
+    """The snapshots that git has, by number and id, from number `newest` back.
+
+    Numbers have no gaps, so each is one look. Where one is missing, a reference or the count of the record is damaged:
+    from there on the references say which numbers there are.
+    """
+    waiting = {safety.number for safety in record.history.unsettled}  # that git does not have yet: nothing to look for
+    number = newest
+    while number >= 0:
+        commit = None if number in waiting else commits.snapshot_id(store, record.id, number)
+        if commit is not None:
+            yield number, commit
+        elif number not in waiting:
+            break
+        number -= 1
+    for other in reversed(numbers_of(store, record.id)):
+        if other < number and (commit := commits.snapshot_id(store, record.id, other)):
+            yield other, commit
 
 
 def _target(stored: commits.Snapshot) -> Target:
@@ -295,12 +314,26 @@ def _typed(workspace_id: str, announced: durable.Announced | None = None) -> Ite
 
 def _catch_up(home: Home, store: Store, record: WorkspaceRecord) -> WorkspaceRecord:
     """The record as it would be had the snapshot that was published last also been recorded."""
+    record = _with_sound_count(store, record)
     newest = commits.newest_snapshot(store, record.id, after=record.history.count)
     if newest is None:
         return record
     layers = newest.facts["layers"]
     sealed = layers is not None and tuple(layers) == record.layers
     return recorded(home, record, newest.number, newest.tree, sealed=sealed)
+
+
+def _with_sound_count(store: Store, record: WorkspaceRecord) -> WorkspaceRecord:
+    """The record with the count of snapshots that git has, where git does not have the one it names as the newest.
+
+    The next snapshot gets the next number: one that leaves a gap would be lost to all that count.
+    """
+    waiting = [safety.number for safety in record.history.unsettled]
+    count = record.history.count
+    if count == 0 or count in waiting or commits.snapshot_id(store, record.id, count):
+        return record
+    newest = max([*numbers_of(store, record.id), *waiting], default=0)
+    return replace(record, history=replace(record.history, count=newest)) if newest < count else record
 
 
 def recorded(home: Home, record: WorkspaceRecord, number: int, tree: str, *, sealed: bool) -> WorkspaceRecord:

@@ -391,6 +391,17 @@ def test_a_bad_list_of_references_is_written_anew(path: str, project: Path, dama
         assert commits.snapshot_ids(store, "w") == ids
 
 
+def test_a_damaged_count_hides_no_reference_that_can_be_found_again(path: str, project: Path) -> None:
+    ids = []
+    for number in range(4):
+        (project / "a").write_bytes(b"%d" % number)
+        ids.append(take(path, project).id)
+    os.unlink(os.path.join(path, "refs/workspaces/w/2"))
+    with Store(path) as store:
+        assert gc.collect(store, counts=lambda: {"w": 1 << 31}).lost == ("w",)
+        assert commits.snapshot_ids(store, "w") == ids
+
+
 def test_nothing_is_collected_while_a_reference_is_lost_for_good(path: str, project: Path) -> None:
     take(path, project)
     with Store(path) as store:

@@ -8,6 +8,7 @@ workspace they were taken of: they are found as the parents of those that are kn
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 from ws.errors import StoreDamaged
@@ -26,10 +27,22 @@ def find_lost(store: Store, counts: Mapping[str, int]) -> dict[str, list[int]]:
     for workspace in workspaces(store) | counts.keys():
         known = references_of(store, workspace)
         last = max([counts.get(workspace, 0) - 1, *known])
-        numbers = [number for number in range(last + 1) if not _is_snapshot(store, known.get(number, ""), number)]
+        sound = {number for number, commit in known.items() if _is_snapshot(store, commit, number)}
+        numbers = _missing_numbers(store, sound, last) if len(sound) <= last else []
         if numbers:
             lost[workspace] = numbers
     return lost
+
+
+def _missing_numbers(store: Store, sound: set[int], last: int) -> list[int]:
+    """The numbers up to `last` that are missing: those that a commit in the packs has, and the first that none has.
+
+    Not all of them: a damaged count may be two thousand million.
+    """
+    stored = {snapshot.number for snapshot in _stored_snapshots(store).values() if snapshot.number <= last}
+    missing = stored - sound
+    first = next(number for number in itertools.count() if number not in sound and number not in missing)
+    return sorted(missing | {first}) if first <= last else sorted(missing)
 
 
 def _is_snapshot(store: Store, commit: str, number: int) -> bool:

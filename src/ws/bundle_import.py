@@ -23,11 +23,12 @@ from ws import bases
 from ws.bundle_manifest import ChosenSpec, Manifest, choose_spec, read_manifest, read_snapshot
 from ws.bundles import MANIFEST_REF, SIGNATURE
 from ws.containers import EngineFor
-from ws.creation import create_workspace, name_taken
+from ws.creation import create_workspace, name_taken, whole_or_gone
 from ws.durable import state_usable
 from ws.engine.base import Engine
 from ws.errors import BundleRefused, InvalidRequest, LimitExceeded, StoreDamaged
 from ws.layout import History, Home, WorkspaceRecord, new_id, resolve_name
+from ws.removal import remove_workspace
 from ws.spec import check_image
 from ws.staged import staged_directory
 from ws.store import commits, references
@@ -108,6 +109,7 @@ def import_bundle(
             raise name_taken(chosen)
         record, spec = _plan(home, bundle, engine, chosen, options)
         with (
+            whole_or_gone(home, record.id, lambda made: remove_workspace(home, engine_for, made, made)),
             bases.staged_base(home, bundle.store, record.base, ids=record.ids, progress=tick) as publish_base,
             store.writing() as writer,  # until the record names its trees, the collector must not look
         ):

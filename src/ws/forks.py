@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from ws import sealing
 from ws.containers import EngineFor
-from ws.creation import create_workspace, name_taken, whole_or_gone
+from ws.creation import create_workspace, name_taken
 from ws.errors import WorkspaceError
 from ws.history import find_target
 from ws.layout import History, Home, Mark, WorkspaceRecord, new_id, resolve_name
@@ -29,13 +28,14 @@ def fork(
     wanted: str | None,
     engine_for: EngineFor,
     *,
+    fork_id: str,
     name: str | None,
-    remove: Callable[[str], object],
     pool_size: int | None = None,
-) -> WorkspaceRecord:
-    """A new workspace that begins as a snapshot of another one is.
+) -> None:
+    """Make the workspace `fork_id`, which begins as a snapshot of another one is.
 
     The parent's turn is held throughout: its layers cannot go away before the fork is one of their users.
+    The caller wraps this in `whole_or_gone`: an interruption while the turn is given back leaves no fork either.
     Commit point: the fork's record that says `ready`.
     Raises WorkspaceExists, SnapshotNotFound, SnapshotAmbiguous, RestoreFailed, Busy, and what the engine raises.
     """
@@ -48,7 +48,6 @@ def fork(
             wanted = kept.commit
         target = find_target(store, parent, wanted)
         stack = ensure_stack(home, parent, target)
-        fork_id = new_id()
         record = replace(
             parent,
             id=fork_id,
@@ -65,10 +64,8 @@ def fork(
             history=History(),
             forked_from=f"{parent.id}/{target.number}",
         )
-        with whole_or_gone(home, record.id, remove):
-            create_workspace(home, record, engine_for, pool_size=pool_size)
-            _mark(home, parent, Mark("fork", target.number, time.time_ns(), record.name))
-            return record
+        create_workspace(home, record, engine_for, pool_size=pool_size)
+        _mark(home, parent, Mark("fork", target.number, time.time_ns(), record.name))
 
 
 def _mark(home: Home, parent: WorkspaceRecord, mark: Mark) -> None:

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
 from ws.containers import EngineFor
-from ws.creation import create_workspace, name_taken
-from ws.errors import InvalidRequest, WorkspaceError
+from ws.creation import create_workspace, name_taken, whole_or_gone
+from ws.errors import InvalidRequest
 from ws.layout import Home, WorkspaceRecord, new_id, resolve_name
 from ws.spec import check_name, default_name
 
@@ -45,23 +45,23 @@ def create_many(
             raise name_taken(record.name)
         planned[record.name] = record
     made: list[WorkspaceRecord] = []
-    with ThreadPoolExecutor(min(count, _at_once())) as workers:
-        begun = {
-            workers.submit(create_workspace, home, record, engine_for, pool_size=pool_size): record
-            for record in planned.values()
-        }
-        try:
-            for each in as_completed(begun):
-                each.result()
-                made.append(begun[each])
-                if progress:
-                    progress("creating", len(made), count)
-        except BaseException:
-            workers.shutdown(cancel_futures=True)
-            for record in (record for each, record in begun.items() if not each.cancelled() and not each.exception()):
-                with contextlib.suppress(WorkspaceError, OSError):
-                    remove(record.id)
-            raise
+    with contextlib.ExitStack() as all_or_none:
+        for record in planned.values():
+            all_or_none.enter_context(whole_or_gone(home, record.id, remove))
+        with ThreadPoolExecutor(min(count, _at_once())) as workers:
+            begun = {
+                workers.submit(create_workspace, home, record, engine_for, pool_size=pool_size): record
+                for record in planned.values()
+            }
+            try:
+                for each in as_completed(begun):
+                    each.result()
+                    made.append(begun[each])
+                    if progress:
+                        progress("creating", len(made), count)
+            except BaseException:
+                workers.shutdown(cancel_futures=True)
+                raise
     return list(planned.values())
 
 

@@ -27,7 +27,7 @@ from ws.errors import (
     WorkspaceNotFound,
 )
 from ws.inside import Held, Inside, environment
-from ws.layout import Home, Intent, WorkspaceRecord
+from ws.layout import Home, Intent, WorkspaceRecord, new_id
 from ws.listing import WorkspaceInfo
 from ws.records import find_workspace, read_record, write_record
 from ws.recovery import begin, ensure_whole, recover_workspace
@@ -332,17 +332,18 @@ class Workspace(Timeline):
         from ws.creation import whole_or_gone
         from ws.forks import fork
 
-        made = fork(
-            self._home,
-            self.id,
-            self._own(snapshot),
-            self._engine_for,
-            name=name,
-            pool_size=self._pool_size,
-            remove=self._remove_other,
-        )
-        with whole_or_gone(self._home, made.id, self._remove_other):
-            return Workspace(self._home, made.id, self._engine_for, pool_size=self._pool_size, owner=self._owner)
+        fork_id = new_id()
+        with whole_or_gone(self._home, fork_id, self._remove_other):
+            fork(
+                self._home,
+                self.id,
+                self._own(snapshot),
+                self._engine_for,
+                fork_id=fork_id,
+                name=name,
+                pool_size=self._pool_size,
+            )
+            return Workspace(self._home, fork_id, self._engine_for, pool_size=self._pool_size, owner=self._owner)
 
     def _remove_other(self, workspace_id: str) -> None:
         from ws.removal import remove_workspace

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -252,8 +253,9 @@ def check_cancelled(manager: Manager, make: Callable[[], Any]) -> None:
             with alarm:
                 make()
             manager.remove("made")  # it was done before the alarm
-        except Cancelled:
+        except Cancelled as cut:
             cancelled += 1
+            alarm.where = "".join(traceback.format_exception(cut))
         assert {info.name for info in manager.list()} == alive, alarm.where
         wait_for_intents(manager)
         with Manager(home=manager.home.root, engine=manager.engine().name) as later:

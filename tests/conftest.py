@@ -17,6 +17,7 @@ from hypothesis import settings
 from cli_stage import warm_home
 from engine_images import ensure_busybox, ensure_old_libc
 from guest import Guest, NoGuest, lend_guest
+from left_processes import end_left_processes
 from workspaces import SharedWorkspaces, shared_workspaces
 from ws.engine.base import Engine
 from ws.engine.choose import open_engine
@@ -54,10 +55,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Remove all temporary directories at the end: of a tree 3,000 deep pytest's own clean-up dies, a run later."""
+    """Remove all temporary directories at the end: of a tree 3,000 deep pytest's own clean-up dies, a run later.
+
+    A process that still runs from one of them fails the session; the path of its executable names the test.
+    """
     base = tmp_path_factory.getbasetemp()
     yield
+    left = end_left_processes(str(base))
     remove_tree(str(base))
+    assert not left, "processes were left running:\n" + "\n".join(left)
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that leaves a process running from its temporary directory fails; set up first, so looked at last."""
+    yield
+    directory = getattr(request.node, "funcargs", {}).get("tmp_path")
+    left = end_left_processes(str(directory)) if directory is not None else []
+    assert not left, "the test left processes running:\n" + "\n".join(left)
 
 
 @pytest.fixture(scope="session")

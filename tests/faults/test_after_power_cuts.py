@@ -13,6 +13,7 @@ import pytest
 
 from lived_in import outside
 from ws import layers, layout, process_identity
+from ws.engine.processes import kill_all
 from ws.layout import Intent
 from ws.manager import Manager
 from ws.rebooted import mend_after_boot
@@ -27,13 +28,19 @@ def box(tmp_path: Path) -> Iterator[Workspace]:
     with Manager(home=str(tmp_path / "home"), engine="none") as manager:
         box = manager.create(str(source), name="box")
         yield box
-        manager.remove(box.id)
+        box.remove()
 
 
 @pytest.fixture
-def another_boot(box: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine was started again after the workspace was made."""
+def another_boot(box: Workspace, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine was started again after the workspace was made: its processes ended, its records stayed."""
+    container = box.record().container
+    assert container is not None
+    kill_all(container.pid)
+    box.close()
     monkeypatch.setattr(process_identity, "_boot_id", "00000000-0000-0000-0000-000000000000")
+    yield
+    box.remove()  # within that boot: what was started in it counts as dead in any other
 
 
 def home_of(box: Workspace) -> layout.Home:

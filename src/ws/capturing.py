@@ -17,6 +17,7 @@ from ws.last_look import LastLook
 from ws.layout import Home, WorkspaceRecord
 from ws.merging import merge_layers, plan_merge
 from ws.record_fields import is_tree
+from ws.removing import remove_any
 from ws.store.packs import PackWriter
 from ws.store.repository import Store
 from ws.store.scan import Skipped, scan_directory
@@ -112,8 +113,7 @@ def _capture(
             directories, mapped = _gather_frozen(home, store, writer, record, caps)
     if sealed is not None:
         if sealed.upper != record.upper:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(_cache_path(home, record))
+            remove_any(_cache_path(home, record))
         return scan_layers(home, store, writer, sealed, caps, seen=seen)
     hashed = scan_layers(home, store, writer, record, caps, seen=seen)
     found = merge_upper(store, writer, hashed.tree, directories, remember=True, max_total_bytes=caps.max_total_bytes)

@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from ws import durable
 from ws.layout import Home, boot_id
 from ws.overlay import shown_xattrs
+from ws.removing import remove_any
 from ws.stacks import forget_stack, read_stack, stack_numbers
 from ws.staged import remove_staged
 
@@ -120,8 +121,7 @@ def release_layers(home: Home, layers: Iterable[str], user: str) -> None:
     """A workspace needs these layers no more; those that nobody needs are removed. Idempotent."""
     for layer in layers:
         users = os.path.join(home.layer(layer), "users")
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(os.path.join(users, user))
+        remove_any(os.path.join(users, user))
         try:
             os.rmdir(users)
         except OSError as error:

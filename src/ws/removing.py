@@ -45,6 +45,15 @@ def remove_tree(path: str) -> None:
         os.close(top)
 
 
+def remove_any(path: str) -> None:
+    """Remove a file, or whatever has taken its place; nothing when it is gone already. Never follows a link."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        try:
+            os.unlink(path)
+        except IsADirectoryError:
+            remove_tree(path)
+
+
 def _empty_named(name: str, top: int) -> list[str]:
     """Empty and remove a directory in `top`; names what it has moved there. One that was refilled waits for a round."""
     try:

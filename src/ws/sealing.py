@@ -26,6 +26,7 @@ from ws.errors import ContainerDied, WorkspaceError, WorkspaceNotFound
 from ws.freezer import Freezer, FrozenAlready, freezer_of
 from ws.layout import Home, WorkspaceRecord, new_id
 from ws.records import read_record, write_record
+from ws.removing import remove_any
 from ws.stacks import needed_layers
 
 LOCK_TIMEOUT_S = 30.0
@@ -152,7 +153,7 @@ def put_right(home: Home, workspace_id: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(directory):
                 if name.endswith(".tmp"):
-                    os.unlink(os.path.join(directory, name))
+                    remove_any(os.path.join(directory, name))
 
 
 def _attach_again(home: Home, record: WorkspaceRecord) -> None:
@@ -167,7 +168,7 @@ def forget_old_scans(home: Home, record: WorkspaceRecord) -> None:
     """Remove the stat caches of uppers that the workspace has no more."""
     for name in os.listdir(home.workspace(record.id)):
         if name.startswith("scan-") and name != f"scan-{record.upper}":
-            os.unlink(os.path.join(home.workspace(record.id), name))
+            remove_any(os.path.join(home.workspace(record.id), name))
 
 
 def is_frozen(record: WorkspaceRecord) -> bool:

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 
 from ws import durable
 from ws.errors import Busy
+from ws.removing import remove_any
 from ws.store import locking, reach, references
 from ws.store.deltas import encode_delta
 from ws.store.packs import COMMIT, Pack, PackWriter
-from ws.store.plain import remove_any
 from ws.store.repairs import find_lost, repair_references
 from ws.store.repository import Store
 from ws.store.sweeping import adopt_orphans, sweep_leftovers

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 
 from ws.errors import StoreDamaged
-from ws.removing import remove_tree
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _HINT = "move it away; `ws gc` and `ws verify` then say what is missing"
@@ -33,12 +31,3 @@ def is_plain(path: str) -> bool:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
-
-
-def remove_any(path: str) -> None:
-    """Remove a file, or whatever has taken its place; nothing when it is gone already. Never follows a link."""
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            os.unlink(path)
-        except IsADirectoryError:
-            remove_tree(path)

@@ -23,9 +23,9 @@ from collections.abc import Mapping
 
 from ws import durable
 from ws.errors import Busy
-from ws.removing import remove_tree
+from ws.removing import remove_any, remove_tree
 from ws.store import locking
-from ws.store.plain import is_plain, remove_any
+from ws.store.plain import is_plain
 from ws.store.reference_files import ID, find_section, open_packed, read_loose, read_reference
 from ws.store.repository import Store
 

@@ -17,11 +17,12 @@ from collections.abc import Iterator
 
 from ws import durable
 from ws.errors import Busy, StateUnusable, StoreDamaged
+from ws.removing import remove_any
 from ws.store import locking, packs
 from ws.store.deltas import apply_delta
 from ws.store.indexes import Index
 from ws.store.memory import Memory, lasting_memory
-from ws.store.plain import is_plain, remove_any
+from ws.store.plain import is_plain
 from ws.store.vouching import QUICK_BYTES, THOROUGH_BYTES, Checks
 
 _CONFIG = b"[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
@@ -301,12 +302,12 @@ class Store:
                     gone = True  # the pack was collected meanwhile; what it held is in another one
                     continue
                 except (ValueError, OSError, StoreDamaged) as error:
-                    trouble = f"cannot be read: {error}"
+                    trouble = f"cannot be read from {pack.name}.pack: {error}"
                     continue
                 if packs.object_id(kind, data) == oid:
                     self._last = pack
                     return kind, data
-                trouble = "does not have the bytes that its name promises"
+                trouble = f"in {pack.name}.pack does not have the bytes that its name promises"
             if attempt and not gone and not self.adopt_orphans():
                 break
             self.refresh_with(self._memory.rebuilt)

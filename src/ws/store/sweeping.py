@@ -15,8 +15,8 @@ import contextlib
 import os
 
 from ws.errors import Busy
+from ws.removing import remove_any
 from ws.store import locking
-from ws.store.plain import remove_any
 from ws.store.reindexing import holds_nothing
 from ws.store.repository import Store
 

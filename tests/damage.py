@@ -3,7 +3,7 @@
     python damage.py TEMPLATE WORK FILE DAMAGE…
 
 copies the home TEMPLATE to WORK for each damage, does that to FILE, runs every command of `COMMANDS` in this process
-and prints a line of JSON for each: the damage, the words, the status, what stderr had.
+and prints a line of JSON for each: the damage, the words, the status, what stderr had, what stdout had.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ DAMAGES: dict[str, Callable[[str], None]] = {
 
 COMMANDS = (
     ["ls"],
+    ["doctor"],
     ["show", "victim"],
     ["log", "victim"],
     ["events", "victim"],
@@ -97,21 +98,20 @@ COMMANDS = (
     ["gc"],
     ["pool", "ls"],
     ["prune"],
-    ["doctor"],
     ["rm", "victim"],
     ["rm", "other"],
     ["ls"],
 )
 
 
-def run(words: list[str]) -> tuple[int, str]:
-    """Run a command line in this process; its status, and what it said on stderr."""
+def run(words: list[str]) -> tuple[int, str, str]:
+    """Run a command line in this process; its status, and what it wrote to stderr and to stdout."""
     from ws.cli.main import run as run_words
 
-    said = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+    errors, results = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(results), contextlib.redirect_stderr(errors):
         status = run_words([*words, "--json"])
-    return status, said.getvalue()
+    return status, errors.getvalue(), results.getvalue()
 
 
 def main(template: str, work: str, file: str, names: list[str]) -> None:
@@ -124,9 +124,9 @@ def main(template: str, work: str, file: str, names: list[str]) -> None:
         DAMAGES[name](path)
         for words in COMMANDS:
             signal.alarm(DEADLINE_S)  # a command that blocks ends this process
-            status, said = run(words)
+            outcome = run(words)
             signal.alarm(0)
-            print(json.dumps([name, words, status, said]), flush=True)
+            print(json.dumps([name, words, *outcome]), flush=True)
 
 
 if __name__ == "__main__":

@@ -207,6 +207,17 @@ def waiting_containers(home: Home) -> dict[str, ContainerRecord]:
     return found
 
 
+def damaged_entries(home: Home) -> list[str]:
+    """What of the pool cannot be read, a line for each file."""
+    unreadable = []
+    for name in configuration_keys(home):
+        entries = [os.path.join(home.pool(name), key) for key in waiting_keys(home, name)]
+        unreadable += [entry for entry in entries if read_entry(entry) is None and os.path.lexists(entry)]
+        if read_configuration(home, name) is None and os.path.lexists(home.pool(name)):
+            unreadable.append(os.path.join(home.pool(name), _CONFIGURATION))
+    return [f"{path} is damaged or missing" for path in unreadable]
+
+
 def configuration_keys(home: Home) -> list[str]:
     return sorted(_listed(home.at("pool")))
 

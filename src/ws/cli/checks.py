@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ws import durable, overlay
+from ws.base_directories import damaged_bases
 from ws.cli.id_checks import check_host_ids
 from ws.cli.text import size
 from ws.engine import keyrings
@@ -26,6 +27,7 @@ from ws.engine.podman_service import real_uid
 from ws.errors import EngineUnavailable, ImageNotFound, KernelRefused, StateError, WorkspaceError
 from ws.layout import EngineName, Home, open_home, process_start
 from ws.overlay import in_user_namespace
+from ws.pool import damaged_entries
 from ws.records import read_records
 from ws.recovery import find_orphans
 
@@ -283,5 +285,11 @@ def _abandoned(home: Home, name: str) -> bool:
 
 
 def _records(home: Home | None) -> Iterator[Check]:
-    for damaged in read_records(home)[1] if home else ():
+    if home is None:
+        return
+    for damaged in read_records(home)[1]:
         yield Check("state", damaged.name, "note", damaged.problem, f"`ws rm {damaged.name}` removes it")
+    for problem in damaged_bases(home):
+        yield Check("state", "bases", "note", problem, "it is made again from git when it is next used")
+    for problem in damaged_entries(home):
+        yield Check("state", "pool", "note", problem, "`ws prune` removes what is not of the pool")

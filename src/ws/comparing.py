@@ -1,6 +1,7 @@
 """Comparing two states of a workspace: snapshots, its base, or the workspace as it is now.
 
-The live side is captured as a snapshot would be, at one instant, but nothing is sealed and nothing published.
+The live side is captured as a snapshot would be, at one instant: the upper is sealed where that is possible. Nothing
+is published (docs/decisions/0022).
 Differences are found by descending only where ids differ, so the cost is that of the differences.
 
 Status letters: A added, D deleted, M other bytes, T another type, P other permissions or owner, X only times or

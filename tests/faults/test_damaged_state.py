@@ -153,7 +153,7 @@ def _check_damage(template: Path, work: Path, kinds: dict[str, str]) -> None:
         for outcome in outcomes:
             problem = _judge(outcome, file, victim)
             if problem:
-                failures.append(f"{kind} {outcome}: {problem}"[:900])
+                failures.append(f"{problem}: {kind} {outcome}"[:900])
     remove_tree(str(work))
     assert not failures, "\n".join(failures)
 
@@ -174,7 +174,9 @@ def _judge(outcome: Outcome, file: str, victim: str) -> str | None:
     if "Traceback" in said:
         return "a traceback"
     named = file in said or victim in said or "victim" in said
-    listed = file.endswith("/record.json") or (file.startswith(("bases/", "pool/")) and not file.endswith("/filling"))
+    listed = file.endswith(("/record.json", "/info.json")) or (
+        file.startswith("pool/") and not file.endswith("/filling")
+    )
     if verb == "doctor" and listed and outcome.damage not in HARMLESS and not named:
         return "doctor does not name it"
     if outcome.status == 0:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 
 from ws.aside import Aside
-from ws.engine.processes import spawn_detached
 from ws.layout import Home
 from ws.process_identity import process_start
 from ws.removing import remove_tree
@@ -59,8 +57,12 @@ def remove_in_background(path: str, wait_s: float = _WAIT_S) -> None:
     """Remove a tree; what takes longer than a moment is left to a process that outlives this one."""
     if Aside(lambda: remove_tree(path)).finished(wait_s):
         return
+    import subprocess  # late: `ws exec` comes through this module, and has no time for it
+
+    from ws.engine.processes import spawn_detached
+
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # recovery removes it
         words = [sys.executable, "-I", "-c", _START, package, path]
         spawn_detached(words, log=os.devnull, env=os.environ)
 

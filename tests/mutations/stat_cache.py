@@ -56,7 +56,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a base of an earlier boot is believed",
-        "bases.py",
+        "base_directories.py",
         "    if info is None or (info.boot != boot_id() and not is_synced(home.base(key))):\n",
         "    if info is None:\n",
         "what no sync covered is rebuilt from git after a crash",

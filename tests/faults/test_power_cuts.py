@@ -115,5 +115,5 @@ def test_a_product_that_does_not_sync_its_files_is_found_out(tmp_path: Path) -> 
     synced = "            if sync:\n                os.fsync(fd)\n        finally:"
     assert text.count(synced) == 1
     durable.write_text(text.replace(synced, "            pass\n        finally:"))
-    rows = cut_power(tmp_path, "xfs", "none", reported=16, others=8, source=source)
+    rows = cut_power(tmp_path, "ext4", "none", reported=24, others=24, source=source)
     assert any(row["problem"] for row in rows), rows

@@ -83,6 +83,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     bench.prepare()
     yield bench
+    bench.run("rm", "--all", "--yes")  # its processes
     remove_tree(str(tmp_path / "home"))
 
 
@@ -115,7 +116,7 @@ STARTS: dict[str, tuple[Callable[[Path], Callable[[], None]], bool]] = {  # how 
     "files of a kilobyte": (limited(resource.RLIMIT_FSIZE, 1024), False),
     "20 descriptors": (limited(resource.RLIMIT_NOFILE, 20), False),
     "9 descriptors": (limited(resource.RLIMIT_NOFILE, 9), False),
-    "64 MiB of addresses": (limited(resource.RLIMIT_AS, 64 << 20), False),
+    **{f"{n} MiB of addresses": (limited(resource.RLIMIT_AS, n << 20), False) for n in (44, 48, 56, 60, 64, 96)},
     "closed descriptors": (closed(0, 1, 2), True),
 }
 ENVIRONMENTS: dict[str, dict[str, str]] = {

@@ -104,8 +104,9 @@ def _explain(error: Exception) -> tuple[str, str, str, int]:
     debug = "WS_DEBUG=1 shows where it happened"
     if isinstance(error, FileNotFoundError) and not _has_working_directory():
         return "invalid_request", "the working directory was removed", "cd to a directory that exists", 2
-    if isinstance(error, MemoryError):
-        return "out_of_memory", "there is not enough memory", "raise the limit on memory (`ulimit -v`), or free some", 1
+    if _lacks_memory(error):
+        advice = "raise the limit on memory or threads (`ulimit -v`, `ulimit -u`), or free some"
+        return "out_of_memory", f"there is not enough memory: {error}".removesuffix(": "), advice, 1
     if isinstance(error, UnicodeEncodeError):
         return (
             "invalid_request",
@@ -121,6 +122,19 @@ def _explain(error: Exception) -> tuple[str, str, str, int]:
     if isinstance(error, ImportError) and (shortage := _shortage(str(error))):
         return "os_error", f"a module cannot be loaded: {error}", shortage, 1
     return "unexpected", f"unexpected {type(error).__name__}: {error}", f"this is a defect of ws; {debug}", 1
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether an error means that memory ran out, in the shapes that CPython gives it.
+
+    A thread whose stack cannot be mapped is a RuntimeError. Under RLIMIT_AS a failed allocation in an extension module
+    can also surface as a SystemError without a message of its own.
+    """
+    if isinstance(error, SystemError):
+        import resource
+
+        return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))
 
 
 def _has_working_directory() -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from ws.errors import InvalidRequest, LimitExceeded
+from ws.errors import FsViolationError, InvalidRequest, LimitExceeded
 from ws.fs.protocol import Filesystem
 from ws.tools.record_names import tree_of
 
@@ -33,12 +33,17 @@ UNKNOWN = Size(1 << 62, 1 << 62)
 
 
 def size_of(filesystem: Filesystem, path: str, most: Size = UNKNOWN) -> Size:
-    """What a path and all below it take; links are not followed. Stops counting beyond `most`."""
+    """What a path and all below it take; links are not followed. Stops counting beyond `most`.
+
+    Raises FsViolationError for a path that leads out: a directory above it may have become a link since it was checked.
+    """
     if isinstance(filesystem, Measurable) and path != ".":
         try:
             return Size(*filesystem.measure(path, *most))
         except (FileNotFoundError, NotADirectoryError):
             return Size()
+        except FsViolationError:
+            raise
         except (OSError, ValueError, InvalidRequest):
             return UNKNOWN
     size_bytes = entries = 0
@@ -56,6 +61,8 @@ def size_of(filesystem: Filesystem, path: str, most: Size = UNKNOWN) -> Size:
                 size_bytes += status.size_bytes
         except (FileNotFoundError, NotADirectoryError):
             continue  # gone meanwhile
+        except FsViolationError:
+            raise
         except (OSError, ValueError, InvalidRequest):
             return UNKNOWN
     return Size(size_bytes, entries)
@@ -106,7 +113,10 @@ class Budget:
             self._used = Size(self._used.size_bytes - size.size_bytes, self._used.entries - size.entries)
 
     def _size(self, record: str) -> Size:
-        parts = [size_of(self._store, place, self._most) for place in (record, tree_of(record))]
+        try:
+            parts = [size_of(self._store, place, self._most) for place in (record, tree_of(record))]
+        except FsViolationError:  # a command in the workspace put a link into the store
+            return UNKNOWN
         return Size(sum(part.size_bytes for part in parts), sum(part.entries for part in parts))
 
     def take_removed(self) -> int:

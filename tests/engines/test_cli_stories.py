@@ -343,7 +343,9 @@ def typist(stage: Stage, box: str) -> Iterator[Typist]:
 
 def test_a_shell_is_a_terminal_of_its_own_that_follows_the_size_of_ours(typist: Typist) -> None:
     typist.type("echo $((6*7)); stty size; pwd\r")
-    typist.expect(b"\r\n42\r\n40 120\r\n/workspace\r\n$ ")  # with the prompt: what is typed before it is echoed before it
+    typist.expect(
+        b"\r\n42\r\n40 120\r\n/workspace\r\n$ "
+    )  # with the prompt: what is typed before it is echoed before it
     typist.resize(30, 90)
     os.kill(typist.process.pid, signal.SIGWINCH)  # the kernel sends it to a terminal's foreground, which this is not
     typist.type("sleep 0.3; stty size\r")
